@@ -1,0 +1,3 @@
+from galvatron.cli import main
+
+if __name__ == '__main__': main()
