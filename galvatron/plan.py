@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
-           'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'RunOptions',
-           'parse_json', 'auto_chunks']
+           'GLOBAL_FLAGS', 'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan',
+           'RunOptions', 'parse_json', 'auto_chunks']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
@@ -28,6 +28,7 @@ class PlanError(GalvatronError):
         self.violations,self.where = list(violations),str(where)
         vs = self.violations
         super().__init__(f'{where}: {vs[0]}' if len(vs)==1 else '\n  - '.join([f'{where}: {len(vs)} violations', *vs]))
+    def __reduce__(self): return PlanError, (self.violations, self.where)
 
 # %% ../nbs/00_plan.ipynb #f95593cd
 DP_TYPES = 'ddp','zero2','zero3'
@@ -116,7 +117,7 @@ def even_division(
     if pp_deg<1: return ()
     return (n_layers//pp_deg,)*(pp_deg-1) + (n_layers//pp_deg+n_layers%pp_deg,)
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     "What every rank does with every layer, and how the batch flows"
     layers:tuple[LayerStrategy,...] # One strategy a layer, in the order of the model
@@ -130,9 +131,9 @@ class Plan:
     provenance:dict=field(default_factory=dict, compare=False) # Where the plan comes from; saved under the key `galvatron`
     _source:str|None=field(default=None, init=False, repr=False, compare=False)
     def __post_init__(self):
-        div = tuple(self.pp_division) or even_division(len(self.layers), self.pp_deg)
+        div = self.pp_division or even_division(len(self.layers), self.pp_deg)
         object.__setattr__(self, 'layers', tuple(self.layers))
-        object.__setattr__(self, 'pp_division', div)
+        object.__setattr__(self, 'pp_division', tuple(div))
 
 # %% ../nbs/00_plan.ipynb #354998ea
 @patch(as_prop=True)
@@ -169,6 +170,30 @@ def strategy_runs(self:Plan,
     runs = [list(g) for _,g in groupby(range(self.n_layers), key)]
     return [(range(r[0], r[-1]+1), self.layers[r[0]]) for r in runs]
 
+# %% ../nbs/00_plan.ipynb #3c3e2509
+@patch
+def text(self:Plan, world_size:int)->str:
+    "Short form: runs of layers with a comma between them, stages with `||`"
+    n,stages = self.stage_size(world_size),[[] for _ in range(self.pp_deg)]
+    for r,s in self.strategy_runs(by_stage=True):
+        stages[self.stage_of(r[0])].append(s.text(self.pp_deg, n)+(f' x{len(r)}' if len(r)>1 else ''))
+    return ' || '.join(', '.join(o) for o in stages)
+
+@patch(cls_method=True)
+def from_text(cls:Plan,
+    text:str, # For example `2-2*-2 x3, 2-1-4f-c || 2-1-4 x4`
+    **kwargs, # Everything else of the plan
+)->Plan:
+    "The plan with this short form; raises `GalvatronError` if it is none"
+    default,layers,div = kwargs.get('default_dp_type', 'ddp'),[],[]
+    for stage in text.split('||'):
+        start = len(layers)
+        for run in stage.split(','):
+            name,times = re.fullmatch(r'(.*?)(?: x(\d+))?', run.strip()).groups()
+            layers += [LayerStrategy.from_text(name, default)]*int(times or 1)
+        div.append(len(layers)-start)
+    return cls(layers, pp_deg=len(div), pp_division=div, **kwargs)
+
 # %% ../nbs/00_plan.ipynb #eb22736d
 PRECISIONS = 'fp32','fp16','bf16','fp64'
 
@@ -203,7 +228,8 @@ def to_dict(self:Plan)->dict: # Keys and encodings of the user guide
 # %% ../nbs/00_plan.ipynb #6a156888
 REQUIRED = 'pp_deg','tp_sizes_enc','tp_consecutive_flags','dp_types_enc','global_bsz','chunks'
 FLAG_LISTS = 'tp_consecutive_flags','dp_types_enc','use_sp','checkpoint'
-ALIASES = {'global_batch_size':'global_bsz', 'vocab_sdp':'embed_sdp', 'vocab_cp':'vcp'} # spelling of 3.0: spelling of the user guide
+ALIASES = dict(global_batch_size='global_bsz', vocab_sdp='embed_sdp', vocab_tp='vtp', vocab_sp='vsp', vocab_cp='vcp', # 3.0
+    checkpoint_flags_enc='checkpoint') # the copy in a checkpoint
 ONLY_ONE = ('cp_sizes_enc','ep_sizes_enc','tp_of_ep_sizes_enc'), 'vcp' # lists and number that must be 1
 KEYS = (*REQUIRED, 'use_sp','checkpoint','pp_division','pipeline_type','default_dp_type','vtp','vsp','embed_sdp','galvatron')
 _known = {*KEYS, *ALIASES, *ONLY_ONE[0], ONLY_ONE[1], 'world_size', 'is_moe_model'}
@@ -248,6 +274,7 @@ class _Reader:
 def numbers(self:_Reader, key, n=None, allowed=None, entry='layer'):
     "The whole numbers of a comma string, or None if they cannot be used; `n`: their number, `allowed`: their values"
     x,start = self.d[key],len(self.bad)
+    if isinstance(x, list): x = ','.join(json.dumps(o) for o in x)
     if not isinstance(x, str):
         self.bad.append(f'{key}: {json.dumps(x)} is not a string of whole numbers joined by commas, such as "2,2,1"')
         return None
@@ -455,34 +482,29 @@ def dp(self:VocabStrategy, stage_size:int)->int:
 # %% ../nbs/00_plan.ipynb #dd7d97f8
 ULYSSES_TYPES = 'llama_dec','gpt_dec' # layer types whose attention runs under Ulysses
 
-def _kv_ok(kv, k): return kv%k==0 or k%kv==0
+def _misfits(layer_type, width, ulysses, sequence_parallel):
+    "What a layer of this type cannot divide by `width`"
+    t,k = layer_type,width
+    if k>1 and ulysses and t.name not in ULYSSES_TYPES: yield f'is not available for {t.name} layers'
+    if t.heads%k: yield f'does not divide {t.heads} heads'
+    elif t.kv_heads%k and k%t.kv_heads: yield f'and {t.kv_heads} key/value heads do not divide each other'
+    if not ulysses and t.ffn%k: yield f'does not divide {t.ffn} hidden units of the MLP'
+    if (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
 
 @patch
-def _model_rule(self:Plan, spec, options):
-    "The rule of `_by_layer` for what the model does not allow"
-    def rule(i, s):
-        t,k = spec.layer_type(i),s.width
-        if k<=1: return
-        key,what = ('use_sp','Ulysses') if s.ulysses else ('tp_sizes_enc','tensor')
-        fits = [w for w in _divisors(t.heads) if _kv_ok(t.kv_heads, w)]
-        if s.ulysses and t.name not in ULYSSES_TYPES: yield 'use_sp', f'Ulysses is not available for {t.name} layers (allowed: 0)'
-        if t.heads%k: yield key, f'{what} width {k} does not divide {t.heads} heads {_allowed(fits)}'
-        elif not _kv_ok(t.kv_heads, k): yield key, f'{what} width {k} and {t.kv_heads} key/value heads do not divide each other {_allowed(fits)}'
-        if not s.ulysses and t.ffn%k: yield key, f'tensor width {k} does not divide {t.ffn} hidden units of the MLP {_allowed(w for w in fits if t.ffn%w==0)}'
-        if (s.ulysses or options.sequence_parallel) and t.seq%k:
-            yield key, f'{"Ulysses" if s.ulysses else "sequence-parallel"} width {k} does not divide the sequence of {t.seq} {_allowed(w for w in fits if t.seq%w==0)}'
-    return rule
-
-@patch
-def _model_violations(self:Plan, spec, options):
-    "What is wrong for a model"
+def _model_violations(self:Plan, spec, options, n):
+    "What is wrong for a model, in stages of `n` ranks"
     if self.n_layers!=spec.n_layers:
         yield f'tp_sizes_enc: {self.n_layers} entries, but {spec.name} has {spec.n_layers} layers (allowed: {spec.n_layers} entries)'
         return
-    yield from _by_layer(self, self._model_rule(spec, options))
+    def rule(i, s):
+        misfits = lambda w: list(_misfits(spec.layer_type(i), w, s.ulysses, options.sequence_parallel))
+        for m in misfits(s.width) if s.width>1 else ():
+            yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
+    yield from _by_layer(self, rule)
     v = self.vocab
     if v.width>1 and (v.ulysses or options.sequence_parallel) and spec.seq%v.width:
-        yield f"{'vsp' if v.ulysses else 'vtp'}: {v.width} does not divide the sequence of {spec.seq} {_allowed(_divisors(spec.seq, 64))}"
+        yield f"vtp: {v.width} does not divide the sequence of {spec.seq} {_allowed(w for w in _divisors(n) if spec.seq%w==0)}"
 
 # %% ../nbs/00_plan.ipynb #659f7bac
 @patch
@@ -492,8 +514,8 @@ def violations(self:Plan,
     options:RunOptions|None=None, # Switches of the run
 )->list[str]: # One message each; empty if the plan runs
     "Everything that keeps the plan from running: key, layer, value and what is allowed"
-    res = [*self._plan_violations(), *self._world_violations(world_size)]
-    return res + (list(self._model_violations(spec, options or RunOptions())) if spec is not None else [])
+    res,n = [*self._plan_violations(), *self._world_violations(world_size)],self.stage_size(world_size) if self.pp_deg>0 else 0
+    return res + (list(self._model_violations(spec, options or RunOptions(), n)) if spec is not None else [])
 
 @patch
 def check(self:Plan, world_size:int, spec=None, options:RunOptions|None=None)->'Plan':
@@ -538,3 +560,101 @@ def uniform(cls:Plan,
     n = world_size//pp_deg if pp_deg>0 else 0
     if chunks<1: chunks = auto_chunks(global_train_batch_size, pp_deg, max(n, 1), max(1, s.dp(n), v.dp(n)))
     return cls((s,)*n_layers, v, pp_deg, pp_division, pipeline_type, chunks, global_train_batch_size, default_dp_type)
+
+# %% ../nbs/00_plan.ipynb #b4eddb7b
+GLOBAL_FLAGS = dict( # flag of GLOBAL mode: the values it has in a plan
+    pp_deg=lambda p: {p.pp_deg}, global_tp_deg=lambda p: {s.width for s in p.layers}, global_tp_consec=lambda p: {int(s.consecutive) for s in p.layers},
+    sdp=lambda p: {int(s.dp_type=='zero3') for s in p.layers}, global_train_batch_size=lambda p: {p.global_bsz}, chunks=lambda p: {p.chunks},
+    global_checkpoint=lambda p: {int(s.recompute) for s in p.layers}, pipeline_type=lambda p: {p.pipeline_type}, vocab_tp=lambda p: {p.vocab.width},
+    use_ulysses=lambda p: {int(s.ulysses) for s in p.layers}, default_dp_type=lambda p: {p.default_dp_type}, embed_sdp=lambda p: {int(p.vocab.embed_sdp)})
+
+@patch
+def overridden(self:Plan,
+    given:Mapping, # Flags of GLOBAL mode that were given, and their values
+)->list[str]: # For example `pp_deg 4 (the plan has 2)`
+    "Flags of GLOBAL mode that a plan from a file overrides"
+    had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS}
+    return [f"{k} {given[k]} (the plan has {', '.join(map(str, sorted(v)))})" for k,v in had.items() if v!={given[k]}]
+
+# %% ../nbs/00_plan.ipynb #fdc830cc
+def _ways(n, one, many): return f'{n} {one if n==1 else many}'
+
+@patch
+def _rows(self:Plan, world_size=None):
+    "Header and rows of the table"
+    def row(where, layers, s):
+        share = '-' if s.width==1 else f"{'Ulysses' if s.ulysses else 'tensor'} {s.width}{'' if s.consecutive else ' strided'}"
+        more = [s.text(self.pp_deg, self.stage_size(world_size)), s.dp(self.stage_size(world_size))] if world_size else []
+        return [where, layers, *more[:1], share, *more[1:], s.dp_type, 'yes' if s.recompute else 'no']
+    name = lambda r: f'{r[0]}-{r[-1]}' if len(r)>1 else f'{r[0]}'
+    body = [row(self.stage_of(r[0]), name(r), s) for r,s in self.strategy_runs(by_stage=True)]
+    where = '0' if self.pp_deg==1 else f'0, {self.pp_deg-1}'
+    head = ['stage','layers',*(['name'] if world_size else []),'shared',*(['data'] if world_size else []),'weights','recompute']
+    return [head, *body, row(where, 'vocabulary', self.vocab.layer(self.default_dp_type))]
+
+@patch
+def _headline(self:Plan, world_size=None):
+    ranks = f' on {_ways(world_size, "rank", "ranks")}' if world_size else ''
+    return (f"{_ways(self.n_layers, 'layer', 'layers')} in {_ways(self.pp_deg, 'stage', 'stages')} ({'+'.join(map(str, self.pp_division))}){ranks}, "
+            f"{self.pipeline_type}, batch of {self.global_bsz} in {_ways(self.chunks, 'micro-batch', 'micro-batches')}")
+
+@patch
+def table(self:Plan, world_size:int|None=None)->str:
+    "The plan as text: runs of equal layers, with short names and data-parallel degrees for `world_size` ranks"
+    rows = [list(map(str, r)) for r in self._rows(world_size)]
+    width = [max(map(len, c)) for c in zip(*rows)]
+    return '\n'.join([self._headline(world_size), *('  '.join(x.ljust(w) for x,w in zip(r, width)).rstrip() for r in rows)])
+
+# %% ../nbs/00_plan.ipynb #2976dc76
+@patch
+def __repr__(self:Plan): return self.table(self.provenance.get('world_size'))
+
+@patch
+def _repr_html_(self:Plan):
+    head,*body = self._rows(self.provenance.get('world_size'))
+    tr = lambda r, tag: '<tr>'+''.join(f'<{tag}>{x}</{tag}>' for x in r)+'</tr>'
+    return (f"<p>{self._headline(self.provenance.get('world_size'))}</p><table><thead>{tr(head, 'th')}</thead>"
+            f"<tbody>{''.join(tr(r, 'td') for r in body)}</tbody></table>")
+
+# %% ../nbs/00_plan.ipynb #fc13db77
+@patch
+def _columns(self:Plan):
+    "What the picture shows from left to right: label, width, stage, strategy"
+    v = self.vocab.layer(self.default_dp_type)
+    runs = [(f'{r[0]}-{r[-1]}' if len(r)>1 else f'{r[0]}', len(r), self.stage_of(r[0]), s) for r,s in self.strategy_runs(by_stage=True)]
+    side = max(1, self.n_layers/12)
+    return [('embed', side, 0, v), *runs, ('head', side, self.pp_deg-1, v)]
+
+def _draw_run(ax, x, w, first, strategy, n, labels):
+    "The cells of a run of layers: `n` ranks from rank `first`, from `x` to `x+w`"
+    import matplotlib
+    for d,group in enumerate(strategy.groups(n)[0]):
+        for i,r in enumerate(group):
+            color = matplotlib.colormaps['viridis'](0.35+0.6*(i+1)/(strategy.width+1)) if strategy.tp>1 else '#d9dde5' if strategy.sp==1 else '#f3cfa5'
+            ax.add_patch(matplotlib.patches.Rectangle((x, first+r), w, 1, facecolor=color, edgecolor='white', lw=1))
+            if strategy.dp_type=='zero3' and strategy.shard_size(n)>1: ax.add_patch(matplotlib.patches.Rectangle((x, first+r), w, 1, fill=False, hatch='///', edgecolor='white', lw=0))
+            piece = '' if strategy.width==1 else f"{'s' if strategy.ulysses else 't'}{i} "
+            if labels: ax.text(x+w/2, first+r+.5, f'{piece}d{d}', ha='center', va='center', fontsize=7)
+
+# %% ../nbs/00_plan.ipynb #8479b14f
+@patch
+def show(self:Plan,
+    world_size:int|None=None, # Ranks; default: those of the provenance, or the fewest on which the plan runs
+    ax=None, # Matplotlib axes to draw on
+): # The axes
+    "Draw which rank holds which part of which layer"
+    import matplotlib.pyplot as plt
+    fewest = self.pp_deg*math.lcm(self.vocab.width, *(s.width for s in self.layers))
+    world = world_size or self.provenance.get('world_size') or fewest
+    cols,n = self._columns(),self.stage_size(world)
+    if ax is None: ax = plt.subplots(figsize=(6, min(6, max(2, .28*world+.6))), dpi=100)[1]
+    total,x,ticks = sum(c[1] for c in cols),0,[]
+    for label,w,stage,s in cols:
+        _draw_run(ax, x, w, stage*n, s, n, labels=world<=32 and w/total>.05)
+        ticks.append((x+w/2, label+('\nrecompute' if s.recompute else '')))
+        x += w
+    ax.set(xlim=(0,x), ylim=(world,0), ylabel='rank', xlabel='layers', yticks=[i+.5 for i in range(world)] if world<=32 else [])
+    if world<=32: ax.set_yticklabels(range(world), fontsize=7)
+    ax.set_xticks(*zip(*ticks), fontsize=7)
+    for i in range(1, self.pp_deg): ax.axhline(i*n, color='black', lw=1)
+    return ax
