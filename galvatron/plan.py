@@ -204,7 +204,7 @@ class RunOptions:
     sequence_parallel:bool=False # Megatron-SP: tensor-parallel layers also share the sequence outside of their matrices
     async_grad_reduce:bool=True # Reduce gradients once a step; otherwise after every micro-batch
     global_memory_buffer:bool=True # One buffer for the gathers of Megatron-SP, never freed
-    flash_attn:bool=True # Fused attention
+    flash_attn:bool=field(default=True, metadata={'aliases':['--use_flash_attn','--use-flash-attn']}) # Fused attention
     reduce_in_fp32:bool=False # Reduce gradients in single precision
     entropy_in_fp32:bool=True # Loss on single-precision logits
     compile:bool=False # Compile the layers
