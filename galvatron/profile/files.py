@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
-           'BACKWARD_OVER_FORWARD', 'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
-           'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'Device',
-           'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value', 'sequence_value',
-           'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
-           'computation_points', 'memory_points', 'merge_points', 'stems']
+           'BACKWARD_OVER_FORWARD', 'EAGER', 'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text',
+           'rich_text', 'AlphaBeta', 'fit_line', 'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps',
+           'hardware_files', 'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value',
+           'batch_value', 'sequence_value', 'over_batch_and_length', 'over_width', 'form_of', 'model_files',
+           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
+           'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,json,os,re,tempfile
@@ -947,3 +948,90 @@ def save(self:ModelProfile,
 def digest(self:ModelProfile)->str:
     "Eight hex digits that identify the content"
     return hashlib.sha256(json.dumps(self.documented or self.to_rich(), sort_keys=True).encode()).hexdigest()[:8]
+
+# %% ../../nbs/03_profile.files.ipynb #7ea4ca5e
+EAGER = dict( # bytes a token and number of kernels of one forward in 16-bit: by channel of the residual stream, of queries and keys, of the feed-forward part
+    gated=dict(hidden=84, qk=22, ffn=10, kernels=35), # RMSNorm, rotary positions, SwiGLU
+    plain=dict(hidden=20, qk=0, ffn=34, kernels=25)) # LayerNorm, GELU by tanh in eight passes
+
+def _sizes(t, form, width):
+    "Division of linear layers, of their tokens and of the residual stream, and local key and value heads"
+    weights = 1 if form=='ulysses' else width
+    return weights, width if form=='ulysses' else 1, 1 if form=='tp' else width, max(t.kv_heads/width, 1)
+
+# %% ../../nbs/03_profile.files.ipynb #b0b7c57a
+def analytic_ms(
+    dev:Device, # Rates
+    t, # `LayerType`, with the length to price
+    form:str, width:int, batch:int, # How it is shared, and the samples
+    nbytes:int=2, # Bytes of an element; 4 halves the matmul rate (TF32)
+)->tuple: # forward, backward in ms on one rank, collectives excluded
+    "Time of one layer by formula"
+    w,split,res,kv = _sizes(t, form, width)
+    rows,h,inner = batch*t.seq/split, t.hidden, t.heads*t.head_dim
+    rate,copy = dev.matmul_tflops*1e9*(2/nbytes), dev.copy_gbps*1e6
+    kvd = kv*t.head_dim*(1 if form!='ulysses' else width)
+    mats = [(h, inner/w + 2*kvd), (inner/w, h), (h, (2 if t.gated else 1)*t.ffn/w), (t.ffn/w, h)]
+    if t.cross_seq: mats += [(h, inner/w), (h, 2*kvd), (inner/w, h)]
+    mm = sum(max(2*rows*k*n/rate, nbytes*(rows*(k+n)+k*n)/copy, dev.launch_ms) for k,n in mats)
+    pairs = t.attention_pairs() + t.seq*t.cross_seq
+    attn = max(4*inner/width*batch*pairs/(dev.attention_tflops*1e9*(2/nbytes)), dev.launch_ms)
+    c = EAGER['gated' if t.gated else 'plain']
+    moved = batch*t.seq*(c['hidden']*h/res + c['qk']*(inner+kv*width*t.head_dim)/width + c['ffn']*t.ffn/width)*nbytes/2/copy
+    extra = moved + c['kernels']*dev.launch_ms
+    return mm+attn+extra, 2*mm+2.5*attn+2*extra
+
+# %% ../../nbs/03_profile.files.ipynb #e913e4d4
+def analytic_mib(t, form:str, width:int, batch:int, nbytes:int=2)->dict:
+    "Fields `activation_mib`, `checkpoint_mib`, `working_mib`, `replay_mib` of one layer by formula"
+    _,_,res,kv = _sizes(t, form, width)
+    h,qkv,f,tokens = t.hidden, (t.heads/width+kv)*t.head_dim, t.ffn/width, batch*t.seq
+    if t.gated: norms,inner = (2*(8+2*nbytes-4)*h if nbytes==2 else 20*h)+8, 4
+    else: norms,inner = 3*nbytes*h+8, 5 if t.name=='gpt_dec' else 2
+    out = nbytes*h/res
+    keep = norms/res + 2*nbytes*qkv + 4*t.heads/width + inner*nbytes*f + out
+    work = max(2*nbytes*f, 8*h/res)
+    return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=keep+work-out).items()}
+
+# %% ../../nbs/03_profile.files.ipynb #7d0bc091
+LOSS_BLOCK_MIB = 64. # fp32 temporary of the loss, which goes through the logits in blocks
+
+def analytic_ends(dev:Device, hidden:int, rows:int, seq:int, width:int, batch:int, nbytes:int=2)->list:
+    "Points of embedding and head; `rows` is the padded vocabulary"
+    tokens,copy,h,v = batch*seq, dev.copy_gbps*1e6, hidden, rows/width
+    row = nbytes*tokens*h
+    embed = dict(forward_ms=2*row/copy+2*dev.launch_ms, backward_ms=(2*row+4*nbytes*v*h/8)/copy+3*dev.launch_ms, activation_mib=(row+8*tokens)/MIB)
+    mm = max(2*tokens*h*v/(dev.matmul_tflops*1e9*(2/nbytes)), nbytes*(tokens*(h+v)+h*v)/copy)
+    keep = tokens*(nbytes*v + 8*h)/MIB
+    head = dict(forward_ms=mm + tokens*v*26/copy + 10*dev.launch_ms, backward_ms=2*mm + tokens*v*22/copy + 10*dev.launch_ms,
+                activation_mib=keep, peak_mib=keep + 2*min(LOSS_BLOCK_MIB, 4*tokens*v/MIB) + row/MIB)
+    return [Point(k, 0, 'tp', width, batch, seq, **d) for k,d in (('embed',embed),('head',head))]
+
+# %% ../../nbs/03_profile.files.ipynb #0a1b466d
+@patch(cls_method=True)
+def analytic(cls:ModelProfile,
+    spec, # `ModelSpec`
+    device:str='h200', # h200, h100 or a100
+    precision:str='bf16', # fp32, fp16 or bf16
+    seqs=None, # Lengths to fill in besides the model's own (one layer type)
+    batches=(1,2,4,8,16,32), # Batches to fill in
+    widths=(1,2,4,8,16), # Widths to fill in, where they divide the heads
+):
+    "A profile from formulas and published rates, marked as such"
+    dev,e,pts = device_of(device),4 if precision=='fp32' else 2,[]
+    for k,t in enumerate(spec.layer_types):
+        for s in (sorted({t.seq, *(seqs or ())}) if len(spec.layer_types)==1 else [t.seq]):
+            for w in [w for w in widths if t.heads%w==0 and t.ffn%w==0]:
+                for form in ('tp',) if w==1 else FORMS:
+                    for b in batches: pts.append(analytic_point(dev, replace(t, seq=s), k, form, w, b, e))
+    last = spec.layer_types[-1]
+    for s in sorted({last.seq, *(seqs or ())}):
+        pts += [p for w in widths for b in batches for p in analytic_ends(dev, last.hidden, max(spec.vocab, 1), s, w, b, e)]
+    per_mparam = 28e6/(dev.copy_gbps*1e6) # fused AdamW reads parameter, gradient and two moments in fp32 and writes three of them
+    return cls(spec.name, precision, tuple(pts), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
+               ((1.,per_mparam),(1000.,1000*per_mparam)), dev.name, True, meta=dict(source='formulas and published rates'))
+
+def analytic_point(dev:Device, t, k:int, form:str, width:int, batch:int, nbytes:int)->Point:
+    "One layer point by formula"
+    f,b = analytic_ms(dev, t, form, width, batch, nbytes)
+    return Point('layer', k, form, width, batch, t.seq, f, b, f, **analytic_mib(t, form, width, batch, nbytes))
