@@ -1,0 +1,39 @@
+"The project as a whole: README and site follow the notebooks, the package is lint-free, the pages keep the house's habits"
+import os, shutil, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+def run(*cmd, **kw):
+    "Run a tool of this repository with this Python; its output is shown when it fails"
+    env = {k:v for k,v in os.environ.items() if k!='IN_TEST'}
+    p = subprocess.run(cmd, cwd=kw.pop('cwd', ROOT), env=env, text=True, capture_output=True, timeout=500, **kw)
+    assert p.returncode==0, f'{" ".join(map(str, cmd))}\n{p.stdout[-4000:]}\n{p.stderr[-4000:]}'
+    return p.stdout
+
+def copy_repo(dest):
+    "A copy to build in, so that a test leaves the checkout as it was"
+    ignore = shutil.ignore_patterns('.git', '.venv', '_docs', '_proc', '.nb', '__pycache__', '*.egg-info', 'shared')
+    return Path(shutil.copytree(ROOT, dest/'repo', symlinks=True, ignore=ignore))
+
+@pytest.fixture(scope='module')
+def copy(tmp_path_factory): return copy_repo(tmp_path_factory.mktemp('site'))
+
+def test_readme_in_sync(copy):
+    run(sys.executable, 'tools/readme.py', cwd=copy)
+    assert (copy/'README.md').read_text()==(ROOT/'README.md').read_text(), 'run: python tools/readme.py'
+
+def test_docs_build_without_broken_links(copy):
+    out = run(sys.executable, 'tools/docs.py', '--force', cwd=copy)
+    assert 'pages' in out
+    assert ' 0 broken' in run(sys.executable, 'tools/links.py', '_docs', cwd=copy)
+
+def test_quarto_file_is_one():
+    link = ROOT/'nbs/_quarto.yml'
+    assert link.is_symlink() and link.resolve()==ROOT/'_quarto.yml'
+
+def test_ruff(): run(sys.executable, '-m', 'ruff', 'check', 'galvatron', 'tools', 'tests')
+
+def test_notebook_habits(): run(sys.executable, 'tools/nb_stats.py')
