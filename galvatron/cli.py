@@ -42,6 +42,7 @@ def _add(group, dc, f, hint, comment):
     if on: group.add_argument(*dict.fromkeys([f'--no_{f.name}', f"--no-{f.name.replace('_','-')}"]), dest=f.name, action='store_false',
                               default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
+# %% ../nbs/60_cli.ipynb #f56de06e
 def add_arguments(
     parser, # An `argparse` parser
     dc, # A dataclass; its docstring is the heading
@@ -51,7 +52,7 @@ def add_arguments(
     for f in fields(dc):
         if f.init: _add(group, dc, f, hints[f.name], comments.get(f.name))
 
-# %% ../nbs/60_cli.ipynb #f56de06e
+# %% ../nbs/60_cli.ipynb #ab1cb57e
 class Parser(argparse.ArgumentParser):
     "Shows one spelling of each argument, raises errors in place of printing its usage, and suggests names"
     def __init__(self, prog, about):
@@ -61,6 +62,7 @@ class Parser(argparse.ArgumentParser):
         hint = ''.join(f' (did you mean {n[0]}?)' for o,n in near if n and n[0]!=o)
         raise GalvatronError(f"{self.prog.partition(' ')[2]}: {message}{hint}")
 
+# %% ../nbs/60_cli.ipynb #0ade51d9
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog): super().__init__(prog, max_help_position=34, width=120)
     def _format_usage(self, usage, actions, groups, prefix):
@@ -103,6 +105,7 @@ def command(
 
 TASKS = 'Start','Measure','Search','Train','Look','Convert'
 
+# %% ../nbs/60_cli.ipynb #5f49fd99
 def overview()->str:
     "The help page of `galvatron`"
     lines = ['galvatron: measure a cluster and a Transformer once, search the fastest plan that fits, train with exactly that plan', '',
@@ -122,6 +125,7 @@ def find(argv)->tuple: # Name of the command and the words behind it
     near = subs or difflib.get_close_matches(argv[0], COMMANDS, 1) or difflib.get_close_matches(' '.join(argv[:2]), COMMANDS, 1)
     raise GalvatronError(f"there is no command {' '.join(argv[:2 if subs else 1])!r}" + (f" (did you mean {' or '.join(near)}?)" if near else '; galvatron --help lists them'))
 
+# %% ../nbs/60_cli.ipynb #1e1c305e
 def main(
     argv:list|None=None, # Words behind `galvatron`; default: those of the process
 )->int: # Exit code
@@ -141,6 +145,7 @@ def main(
         return 0
     return 2
 
+# %% ../nbs/60_cli.ipynb #9e3e42bc
 def _version():
     from galvatron import __version__
     return __version__
@@ -148,6 +153,7 @@ def _version():
 # %% ../nbs/60_cli.ipynb #e35df4c8
 def _aliases(*names): return field(default=None, metadata={'aliases':[o for n in names for o in dict.fromkeys([n, n.replace('_','-')])]})
 
+# %% ../nbs/60_cli.ipynb #9d91fe8c
 @dataclass
 class ModelArgs:
     "Which model"
@@ -188,6 +194,7 @@ _layer_args = 'num_hidden_layers','num_encoder_layers','num_decoder_layers','dep
 _seq_args = 'seq_length','encoder_seq_length','decoder_seq_length'
 _no_shape = 'model_type','model_size','hf_config','set_model_config_manually','set_layernum_manually','set_seqlen_manually','max_predictions_per_seq'
 
+# %% ../nbs/60_cli.ipynb #d83ac707
 @patch
 def spec(self:ModelArgs):
     "The `ModelSpec` of these arguments; raises `GalvatronError` for what does not exist"
@@ -224,6 +231,7 @@ class PlanArgs:
     default_dp_type:str='ddp' # ddp, zero2 or zero3: data parallelism without sdp
     embed_sdp:int=0 # 1: ZeRO-3 for embedding and head
 
+# %% ../nbs/60_cli.ipynb #019116f1
 @patch
 def plan(self:PlanArgs,
     spec, # The model
@@ -240,6 +248,7 @@ def plan(self:PlanArgs,
     if over := plan.overridden(given): warn(f'{path} overrides {"; ".join(over)}')
     return plan
 
+# %% ../nbs/60_cli.ipynb #9d6b995b
 def warn(message:str): print(f'galvatron: warning: {message}', file=sys.stderr)
 
 # %% ../nbs/60_cli.ipynb #a98bc4e2
@@ -258,6 +267,7 @@ def _named_model(args, given):
     "The model, if one was named"
     return args.spec() if {f.name for f in fields(args)} & set(given) else None
 
+# %% ../nbs/60_cli.ipynb #1add992d
 @command('plan check', 'Look', 'say everything that keeps a strategy file from running')
 def plan_check(argv):
     about = 'Check a strategy file, and say everything that keeps it from running.\n\n  galvatron plan check plan.json --world_size 8 --model_type llama_hf --model_size llama-7b'
@@ -269,6 +279,7 @@ def plan_check(argv):
     Plan.load(pos.file, world, spec, options)
     print(f"{pos.file}: runs on {world} ranks{f' with {spec.name}' if spec else ''}\n{plan.table(world)}")
 
+# %% ../nbs/60_cli.ipynb #656e946e
 @command('plan show', 'Look', 'print a strategy file by runs of equal layers, or draw it')
 def plan_show(argv):
     cluster,out,pos,_ = parse('plan show', argv, ClusterArgs, ShowArgs, about='Print or draw a strategy file.', file='Strategy file')

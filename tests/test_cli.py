@@ -1,6 +1,6 @@
 "The command line as people meet it"
 import subprocess, sys, time
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pytest

@@ -1,5 +1,5 @@
-"Groups, redistribution and collectives on four gloo processes, in float64: one launch, many cases"
-import itertools, warnings
+"Groups, redistribution and collectives on four processes, in float64: one launch, many cases; gloo, or NCCL where there are four GPUs"
+import itertools, traceback, warnings
 
 import pytest, torch
 import torch.nn.functional as F
@@ -9,13 +9,13 @@ from galvatron.layout import Layout, exchange, kind
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy
 from galvatron.runtime import collectives as C
 from galvatron.runtime.groups import Place, rank_sets
+from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.redistribute import redistribute
-from ranks import launch
 
 SP = RunOptions(sequence_parallel=True)
 close = dict(rtol=1e-12, atol=1e-13)
 
-def rand(*shape, seed=0): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+def rand(*shape, seed=0): return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device='cpu').to(torch.get_default_device())
 
 def n_groups(): return len(set(map(tuple, map(dist.get_process_group_ranks, dist.distributed_c10d._world.pg_names))))
 
@@ -27,7 +27,6 @@ def every_layout(n):
 
 def groups_are_shared():
     "As many groups as rank sets, none added by a second model or by meshes; p2p pairs and meshes as the plan says"
-    before = dist.get_world_size()
     short, long = (Plan((S(2, dp_type='zero3'), S(2, consecutive=False))*k, VocabStrategy(2), pp_deg=1) for k in (1, 40))
     place = Place(short)
     n = n_groups()
@@ -138,7 +137,7 @@ def ulysses_exchange():
 def vocabulary():
     "Embedding and cross entropy over 1, 2 and 4 shards of a vocabulary of 1003, padded: loss, gradients, inert padding, equal bits on all ranks"
     vocab, hidden, tokens = 1003, 5, 24
-    ids = torch.randint(0, vocab, (2, tokens//2), generator=torch.Generator().manual_seed(3))
+    ids = rand(2, tokens//2).mul(1e4).long()%vocab
     labels = ids.flip(0).clone()
     labels[0,:3] = -100
     labels[1,0] = vocab-1
@@ -187,8 +186,7 @@ def fsdp_is_counted():
     nbytes = (8*8+8)*8
     assert res['ddp']=={C.Call('all_reduce', 2, nbytes):8}
     assert res['zero2']=={C.Call('all_gather', 2, nbytes):8, C.Call('reduce_scatter', 2, nbytes):8}
-    assert res['zero3']=={C.Call('all_gather', 2, nbytes):16-4, C.Call('reduce_scatter', 2, nbytes):8} or res['zero3'][C.Call('all_gather', 2, nbytes)]==16, res['zero3']
-    return {k:dict(v) for k,v in res.items()}
+    assert res['zero3']=={C.Call('all_gather', 2, nbytes):16, C.Call('reduce_scatter', 2, nbytes):8}
 
 def plain_calls_are_counted():
     with C.count_collectives() as seen:
@@ -205,8 +203,8 @@ CASES = [groups_are_shared, pipeline_neighbours, every_pair_of_layouts, sample_n
          fsdp_is_counted, plain_calls_are_counted]
 
 def run_all():
-    import traceback
     warnings.simplefilter('ignore')
+    if torch.cuda.is_available() and dist.get_backend()=='nccl': torch.set_default_device(torch.cuda.current_device())
     res = {}
     for case in CASES:
         try: res[case.__name__] = True, case()
@@ -216,7 +214,7 @@ def run_all():
     return res
 
 @pytest.fixture(scope='module')
-def results(): return launch(run_all, 4, seconds=240)
+def results(): return run_ranks(run_all, 4, timeout=240)
 
 @pytest.mark.parametrize('case', [c.__name__ for c in CASES])
 def test_four_ranks(results, case):

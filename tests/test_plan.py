@@ -1,7 +1,6 @@
 "Strategy files as users break them, and the same plan back after every way out and in"
 import itertools, json, os, pickle, random, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from galvatron.model_spec import ModelSpec

@@ -23,7 +23,7 @@ def mesh_ranks(
 )->torch.Tensor: # int64 [rep, shard, tp], ranks counted from the first of the stage
     "The parameter mesh of a layer: which rank of the stage holds which slice, shard and copy"
     tp = strategy.tp
-    ranks = torch.arange(stage_size)[:,None] if tp==1 else torch.tensor(strategy.groups(stage_size)[0])
+    ranks = torch.tensor([[r] for r in range(stage_size)] if tp==1 else strategy.groups(stage_size)[0], device='cpu')
     return ranks.view(-1, 1, tp) if strategy.dp_type=='ddp' else ranks.view(1, -1, tp)
 
 # %% ../../nbs/20_runtime.groups.ipynb #373e4d4a
