@@ -388,18 +388,15 @@ def _set_optimizer(self:Checkpointer, state:dict):
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #819e27e1
 @patch
-def _wanted(self:Checkpointer, saved:dict)->dict: # name -> shape
-    "Every tensor that the whole model and its optimizer have to find in a checkpoint"
+def _check_tensors(self:Checkpointer, saved:dict, where):
+    "Raise for every tensor of the whole model and its optimizer that is missing, unexpected or of another shape"
     here = {g.name: tuple(g.shape) for g in self.model.named_global_parameters()} if self.model.place.me==0 else {}
     names = {k:v for part in _gathered(self.group, here) for k,v in part.items()}
-    state = {f'optimizer.{k}.{n}': v for k in _optimizer_keys(saved) for n,v in names.items()} if self.optimizer else {}
-    return names | {n: saved[n] if n in saved and saved[n]==(1,) else v for n,v in state.items()} # a count has one number
-
-@patch
-def _check_tensors(self:Checkpointer, saved:dict, where):
-    "Raise for every tensor that is missing, unexpected or of another shape"
-    relevant = {n:v for n,v in saved.items() if not n.startswith('rng.') and (self.optimizer or not n.startswith('optimizer.'))}
-    raise_if(tensor_differences(relevant, self._wanted(saved)), where)
+    def of(prefix): return {n[len(prefix):]:v for n,v in saved.items() if n.startswith(prefix)}
+    raise_if(tensor_differences({n:v for n,v in saved.items() if not n.startswith(('optimizer.', 'rng.'))}, names), where)
+    for k in _optimizer_keys(saved) if self.optimizer else ():
+        state = {n: names.get(n) if v==(1,) else v for n,v in of(f'optimizer.{k}.').items()} # a count is one number
+        raise_if([f'state {k} of the optimizer, {line}' for line in tensor_differences(state, names)], where)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #7b42e550
 @patch
