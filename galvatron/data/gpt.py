@@ -480,7 +480,7 @@ def samples_needed(
 def build_datasets(
     args:DataArgs, # Arguments
     seq_length:int, # Tokens of a sample
-    samples:tuple[int,int,int], # Samples needed of train, valid, test
+    samples:tuple, # Samples needed of train, valid, test; None: one epoch
     seed:int=1234, # Seed of the order
     eod:int|None=None, # Id that ends a document
     vocab_size:int=50257, # For mock data
@@ -492,6 +492,6 @@ def build_datasets(
         raise GalvatronError('give either --data-path, or --train-data-path (and --valid-data-path, --test-data-path), or --mock-data')
     options = DocumentOptions(eod, args.eod_mask_loss, args.reset_position_ids, args.reset_attention_mask)
     make = lambda words,n,**kw: gpt_dataset(words, n, seq_length, seed, options=options, cache=args.data_cache_path or True, mmap=args.mmap_bin_files, **kw)
-    if args.data_path: return [make(args.data_path, n, split=args.split, part=p) if n else None for p,n in zip(PARTS, samples)]
+    if args.data_path: return [make(args.data_path, n, split=args.split, part=p) if n!=0 else None for p,n in zip(PARTS, samples)]
     single = lambda w: w[-1:] if len(parse_blend(w)[0])==1 else w # a weight before the only path says nothing
-    return [make(single(w), n) if w and n else None for w,n in zip(own, samples)]
+    return [make(single(w), n) if w and n!=0 else None for w,n in zip(own, samples)]
