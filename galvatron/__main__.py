@@ -1,3 +1,4 @@
+import sys
 from galvatron.cli import main
 
-if __name__ == '__main__': main()
+if __name__ == '__main__': sys.exit(main())

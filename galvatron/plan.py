@@ -10,7 +10,7 @@ __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS',
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from fastcore.basics import patch
@@ -34,6 +34,7 @@ class PlanError(GalvatronError):
 DP_TYPES = 'ddp','zero2','zero3'
 PIPELINE_TYPES = 'gpipe','pipedream_flush'
 
+# %% ../nbs/00_plan.ipynb #f427b4b1
 @dataclass(frozen=True, order=True)
 class LayerStrategy:
     "How the ranks of a pipeline stage share one layer"
@@ -84,6 +85,7 @@ def text(self:LayerStrategy,
 
 _name = re.compile(r'(\d+)-(\d+)(\*?)-(\d+)(f?)(\*?)(-c)?(-sp)?')
 
+# %% ../nbs/00_plan.ipynb #b419ee3b
 @patch(cls_method=True)
 def from_text(cls:LayerStrategy,
     text:str, # For example `2-4*-1f-c`
@@ -117,6 +119,7 @@ def even_division(
     if pp_deg<1: return ()
     return (n_layers//pp_deg,)*(pp_deg-1) + (n_layers//pp_deg+n_layers%pp_deg,)
 
+# %% ../nbs/00_plan.ipynb #e474dae8
 @dataclass(frozen=True, repr=False)
 class Plan:
     "What every rank does with every layer, and how the batch flows"
@@ -149,6 +152,7 @@ def stage_size(self:Plan, world_size:int)->int:
     "Ranks of one pipeline stage"
     return world_size//self.pp_deg
 
+# %% ../nbs/00_plan.ipynb #31763a47
 @patch
 def stage_layers(self:Plan, stage:int)->range:
     "Indices of the layers of `stage`"
@@ -179,6 +183,7 @@ def text(self:Plan, world_size:int)->str:
         stages[self.stage_of(r[0])].append(s.text(self.pp_deg, n)+(f' x{len(r)}' if len(r)>1 else ''))
     return ' || '.join(', '.join(o) for o in stages)
 
+# %% ../nbs/00_plan.ipynb #65543003
 @patch(cls_method=True)
 def from_text(cls:Plan,
     text:str, # For example `2-2*-2 x3, 2-1-4f-c || 2-1-4 x4`
@@ -197,6 +202,7 @@ def from_text(cls:Plan,
 # %% ../nbs/00_plan.ipynb #eb22736d
 PRECISIONS = 'fp32','fp16','bf16','fp64'
 
+# %% ../nbs/00_plan.ipynb #2e879f70
 @dataclass(frozen=True)
 class RunOptions:
     "Switches of a run that change what a plan costs or computes, and that its file does not hold"
@@ -204,7 +210,7 @@ class RunOptions:
     sequence_parallel:bool=False # Megatron-SP: tensor-parallel layers also share the sequence outside of their matrices
     async_grad_reduce:bool=True # Reduce gradients once a step; otherwise after every micro-batch
     global_memory_buffer:bool=True # One buffer for the gathers of Megatron-SP, never freed
-    flash_attn:bool=True # Fused attention
+    flash_attn:bool=field(default=True, metadata={'aliases':['--use_flash_attn','--use-flash-attn']}) # Fused attention
     reduce_in_fp32:bool=False # Reduce gradients in single precision
     entropy_in_fp32:bool=True # Loss on single-precision logits
     compile:bool=False # Compile the layers
@@ -243,6 +249,7 @@ def _unique(pairs):
     if twice: raise PlanError([f'{k}: stands twice in the file' for k in twice])
     return dict(pairs)
 
+# %% ../nbs/00_plan.ipynb #91badd61
 def parse_json(text:str)->dict:
     "The object in `text`, JSON with `//` comments; raises `PlanError` with line and column if there is none"
     clean = _string_or_comment.sub(lambda m: m[0] if m[0][0]=='"' else ' '*len(m[0]), text)
@@ -301,6 +308,7 @@ def names(self:_Reader):
     for k in REQUIRED:
         if k not in self.d: self.bad.append(f'{k}: missing')
 
+# %% ../nbs/00_plan.ipynb #ad7cdfdc
 @patch
 def lacking(self:_Reader):
     "Note degrees of context or expert parallelism other than 1"
@@ -360,6 +368,7 @@ def from_json(cls:Plan,
     if isinstance(src, str): object.__setattr__(plan, '_source', src)
     return plan
 
+# %% ../nbs/00_plan.ipynb #d41574f5
 @patch
 def to_json(self:Plan)->str:
     "The text of the plan's file: as it was read, if nothing has changed since"
@@ -385,6 +394,7 @@ def load(cls:Plan,
     except UnicodeDecodeError: raise GalvatronError(f'{path}: not a text file (UTF-8)') from None
     return cls.from_json(text, world_size, spec, options, where=path, **fallback)
 
+# %% ../nbs/00_plan.ipynb #cf3ea2f8
 @patch
 def save(self:Plan, path)->Path:
     "Write the plan to a file, whole or not at all"
@@ -406,6 +416,7 @@ def _where(idx):
     runs = [[o for _,o in g] for _,g in groupby(enumerate(idx), lambda o: o[1]-o[0])]
     return f"layer{'s' if len(idx)>1 else ''} "+', '.join(f'{r[0]}-{r[-1]}' if len(r)>1 else str(r[0]) for r in runs)
 
+# %% ../nbs/00_plan.ipynb #73cd07a0
 def _by_layer(plan, rule):
     "Messages of `rule(i, strategy)`, a (key, text) or None; layers with the same message share it"
     found = {}
@@ -423,6 +434,7 @@ def _unwritable(self:Plan):
             yield 'dp_types_enc', f'{s.dp_type!r} is neither zero3 nor default_dp_type {_allowed(sorted({self.default_dp_type, "zero3"}))}'
     return _by_layer(self, rule)
 
+# %% ../nbs/00_plan.ipynb #9d60a398
 @patch
 def _stage_violations(self:Plan):
     "Stages that do not add up"
@@ -435,6 +447,7 @@ def _stage_violations(self:Plan):
             if k<1: yield f'pp_division, stage {i}: {k} layers (allowed: at least 1)'
         if sum(div)!=n: yield f"pp_division: {_join(div)} adds up to {sum(div)} layers, but tp_sizes_enc has {n} (allowed: sum {n})"
 
+# %% ../nbs/00_plan.ipynb #cf3ce35a
 @patch
 def _plan_violations(self:Plan):
     "What is wrong on any number of ranks"
@@ -459,6 +472,7 @@ def _batch_violation(self:Plan, strategy, n):
     if b%d: return (f'a micro-batch of {b} samples (global_bsz {self.global_bsz} / chunks {self.chunks}) cannot be shared by {d} data-parallel groups '
                     f'of width {strategy.width} (allowed: global_bsz a multiple of {d*self.chunks})')
 
+# %% ../nbs/00_plan.ipynb #a618d134
 @patch
 def _world_violations(self:Plan, world_size):
     "What is wrong on `world_size` ranks"
@@ -474,6 +488,7 @@ def _world_violations(self:Plan, world_size):
         if msg := _width_violation(self.vocab.width, n): yield f'vtp: {msg}'
         elif msg := self._batch_violation(self.vocab, n): yield f'global_bsz, vocabulary (vtp {self.vocab.width}): {msg}'
 
+# %% ../nbs/00_plan.ipynb #949b0f59
 @patch
 def dp(self:VocabStrategy, stage_size:int)->int:
     "Number of groups that work on different samples, in a stage of `stage_size` ranks"
@@ -491,6 +506,7 @@ def _misfits(layer_type, width, ulysses, sequence_parallel):
     if not ulysses and t.ffn%k: yield f'does not divide {t.ffn} hidden units of the MLP'
     if (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
 
+# %% ../nbs/00_plan.ipynb #659f7bac
 @patch
 def _model_violations(self:Plan, spec, options, n):
     "What is wrong for a model, in stages of `n` ranks"
@@ -506,7 +522,7 @@ def _model_violations(self:Plan, spec, options, n):
     if v.width>1 and (v.ulysses or options.sequence_parallel) and spec.seq%v.width:
         yield f"vtp: {v.width} does not divide the sequence of {spec.seq} {_allowed(w for w in _divisors(n) if spec.seq%w==0)}"
 
-# %% ../nbs/00_plan.ipynb #659f7bac
+# %% ../nbs/00_plan.ipynb #11642372
 @patch
 def violations(self:Plan,
     world_size:int, # Ranks of the run
@@ -517,6 +533,7 @@ def violations(self:Plan,
     res,n = [*self._plan_violations(), *self._world_violations(world_size)],self.stage_size(world_size) if self.pp_deg>0 else 0
     return res + (list(self._model_violations(spec, options or RunOptions(), n)) if spec is not None else [])
 
+# %% ../nbs/00_plan.ipynb #18119d13
 @patch
 def check(self:Plan, world_size:int, spec=None, options:RunOptions|None=None)->'Plan':
     "The plan itself, if it runs; raises `PlanError` with every violation otherwise"
@@ -592,6 +609,7 @@ def _rows(self:Plan, world_size=None):
     head = ['stage','layers',*(['name'] if world_size else []),'shared',*(['data'] if world_size else []),'weights','recompute']
     return [head, *body, row(where, 'vocabulary', self.vocab.layer(self.default_dp_type))]
 
+# %% ../nbs/00_plan.ipynb #11fa7660
 @patch
 def _headline(self:Plan, world_size=None):
     ranks = f' on {_ways(world_size, "rank", "ranks")}' if world_size else ''
@@ -625,6 +643,7 @@ def _columns(self:Plan):
     side = max(1, self.n_layers/12)
     return [('embed', side, 0, v), *runs, ('head', side, self.pp_deg-1, v)]
 
+# %% ../nbs/00_plan.ipynb #7d78b9dd
 def _draw_run(ax, x, w, first, strategy, n, labels):
     "The cells of a run of layers: `n` ranks from rank `first`, from `x` to `x+w`"
     import matplotlib

@@ -1,0 +1,117 @@
+"The command line as people meet it"
+import subprocess, sys, time
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pytest
+from galvatron import cli
+from galvatron.plan import GalvatronError, LayerStrategy, Plan, RunOptions
+
+def run(capsys, line):
+    rc = cli.main(line.split() if isinstance(line, str) else line)
+    return (rc, *capsys.readouterr())
+
+@dataclass
+class Mixed:
+    a_number:int=3
+    maybe_text:str|None=None
+    ratio:float|None=.5
+    choice:Literal['x','y']='x'
+    several:list[int]|None=None
+    off_switch:bool=False
+    on_switch:bool=True
+    named:int|None=field(default=None, metadata={'aliases':['-n','--another_name']})
+
+LINES = ['', '--a_number 4', '--a-number 4 --maybe-text hello', '--ratio 1e-3', '--choice y', '--several 1 2 3 --off_switch', '--off-switch 1 --on-switch 0',
+         '--no_on_switch', '--no-on-switch', '-n 5', '--another_name 6 --on_switch true']
+
+@pytest.mark.parametrize('line', LINES)
+def test_same_as_hf_argument_parser(line):
+    from transformers import HfArgumentParser
+    theirs, = HfArgumentParser(Mixed).parse_args_into_dataclasses(line.split(), look_for_args_file=False)
+    assert cli.parse('x', line.split(), Mixed)[0]==theirs
+
+@pytest.mark.parametrize('dc', [Mixed, cli.ModelArgs, cli.PlanArgs, RunOptions])
+def test_same_names_as_hf_argument_parser(dc):
+    import argparse
+    from transformers import HfArgumentParser
+    ours = argparse.ArgumentParser()
+    cli.add_arguments(ours, dc)
+    assert set(HfArgumentParser(dc)._option_string_actions)==set(ours._option_string_actions)
+
+@pytest.mark.parametrize('line,words', [
+    ('serach', ['no command', 'did you mean search']),
+    ('plan chek f', ['plan check or plan show']),
+    ('plan', ['plan check']),
+    ('plan check', ['plan check: the following arguments are required: file']),
+    ('plan check f --wrld_size 3', ['--wrld_size', 'did you mean --world_size?']),
+    ('plan check f --world_size many', ["--world_size", "invalid int value: 'many'"]),
+    ('plan check f --mixed_precision fp7', ['mixed_precision', 'fp7', 'bf16']),
+    ('plan check nowhere.json --world_size 8', ['nowhere.json: No such file']),
+])
+def test_errors_are_one_line(line, words, capsys):
+    rc,out,err = run(capsys, line)
+    assert rc==2 and out=='' and err.startswith('galvatron: error: ') and err.count('\n')==1
+    assert [w for w in words if w not in err]==[], err
+
+def test_help_fits_a_screen(capsys):
+    rc,out,_ = run(capsys, '--help')
+    assert rc==0 and len(out.splitlines())<=24 and max(map(len, out.splitlines()))<=120
+    for name in cli.COMMANDS: assert name in out
+
+@pytest.mark.parametrize('name', cli.COMMANDS)
+def test_each_command_has_help(name, capsys):
+    with pytest.raises(SystemExit) as e: cli.main([*name.split(), '--help'])
+    out = capsys.readouterr().out
+    assert e.value.code==0 and f'usage: galvatron {name}' in out
+
+def spec(line): return cli.parse('x', line.split(), cli.ModelArgs)[0].spec()
+
+def test_model_switches():
+    "Numbers hold if typed, unless a switch says 0, as the scripts of the user guide do"
+    shape = '--hidden_size 1024 --num_attention_heads 16 --num_hidden_layers 4 --seq_length 512'
+    assert spec('--model_size llama-7b').n_layers==32
+    assert (spec('--model_size llama-7b --num_hidden_layers 4 -s 512').n_layers, spec('--model_size llama-7b -s 512').seq)==(4, 512)
+    zero = spec(f'--model_size llama-7b {shape} --set_model_config_manually 0 --set_layernum_manually 0 --set_seqlen_manually 0')
+    assert zero.digest()==spec('--model_size llama-7b').digest()
+    part = spec(f'--model_size llama-7b {shape} --set_model_config_manually 0 --set_layernum_manually 1 --set_seqlen_manually 0')
+    assert (part.n_layers, part.layer_types[0].hidden)==(4, 4096)
+    all_ = spec(f'--model_size llama-7b {shape} --set_model_config_manually 1 --vocab_size 1000')
+    assert (all_.n_layers, all_.layer_types[0].hidden, all_.seq, all_.vocab)==(4, 1024, 512, 1000)
+    t5 = spec('--model_type t5_hf --model_size t5-base --num_encoder_layers 3 --num_decoder_layers 2')
+    assert [t.count for t in t5.layer_types]==[3, 2]
+
+def plan(line, world=8):
+    model,args,opts,_,given = cli.parse('x', line.split(), cli.ModelArgs, cli.PlanArgs, RunOptions)
+    return args.plan(model.spec(), world, opts, given)
+
+def test_global_mode():
+    p = plan('--model_size llama-7b --num_hidden_layers 6 --pp_deg 2 --global_tp_deg 2 --global-tp-consec 0 --sdp 1 --global_train_batch_size 64 --chunks 4 --global_checkpoint 1 --pipeline_type pipedream_flush --vocab_tp 2')
+    assert p==Plan((LayerStrategy(2, False, False, 'zero3', True),)*6, p.vocab, 2, (3,3), 'pipedream_flush', 4, 64) and p.vocab.width==2
+    u = plan('--model_size llama-7b --use-ulysses --global_tp_deg 4 --vocab_tp 4 --global_train_batch_size 8')
+    assert u.layers[0].ulysses and u.vocab.ulysses
+    with pytest.raises(GalvatronError, match='global_bsz'): plan('--model_size llama-7b --global_train_batch_size 7')
+
+def test_file_overrides_flags(tmp_path, capsys):
+    "In JSON mode the flags of GLOBAL mode are ignored; those that differ are named"
+    f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3', global_bsz=16).save(tmp_path/'p.json')
+    line = f'--model_size llama-7b --num_hidden_layers 6 --galvatron_config_path {f}'
+    assert plan(line).pp_deg==2 and capsys.readouterr().err==''
+    plan(f'{line} --pp_deg 4 --global_tp_deg 2 --sdp 1')
+    err = capsys.readouterr().err
+    assert 'pp_deg 4 (the plan has 2)' in err and 'sdp 1 (the plan has 0)' in err and 'global_tp_deg' not in err
+    assert plan('--model_size llama-7b --num_hidden_layers 6 --galvatron_config_path None').pp_deg==1
+
+def test_picture(tmp_path, capsys):
+    f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3').save(tmp_path/'p.json')
+    rc,out,_ = run(capsys, f'plan show {f} --world_size 8 --image {tmp_path}/p.png')
+    assert rc==0 and '2-2*-2' in out and (tmp_path/'p.png').stat().st_size>5000
+
+def test_starts_fast():
+    start = time.perf_counter()
+    r = subprocess.run([sys.executable, '-m', 'galvatron', '--help'], capture_output=True, text=True)
+    assert r.returncode==0 and time.perf_counter()-start<1.5
+
+def test_closed_pipe():
+    r = subprocess.run(f'{sys.executable} -m galvatron --help | head -1', shell=True, capture_output=True, text=True)
+    assert r.stderr=='' and r.stdout.startswith('galvatron')
