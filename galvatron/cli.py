@@ -31,16 +31,17 @@ def _kind(hint)->dict:
     return dict(type=hint, metavar={int:'N', float:'X', str:'TEXT'}.get(hint))
 
 # %% ../nbs/60_cli.ipynb #5154b478
-def _add(group, dc, f, hint, comment):
-    "Add the argument of one field"
-    names = [f'--{f.name}', f"--{f.name.replace('_','-')}", *f.metadata.get('aliases', ())]
-    on = f.default is True
-    shown = f' [on; --no_{f.name}]' if on else '' if f.default in (MISSING, None, False, '') else f' [{f.default}]'
-    text = (f.metadata.get('help') or comment or '')+shown
-    more = {k:v for k,v in f.metadata.items() if k in ('choices','metavar')}
-    group.add_argument(*dict.fromkeys(names), dest=f.name, help=text.replace('%', '%%'), default=argparse.SUPPRESS, **_kind(hint)|more)
-    if on: group.add_argument(*dict.fromkeys([f'--no_{f.name}', f"--no-{f.name.replace('_','-')}"]), dest=f.name, action='store_false',
-                              default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+def _add(group, f, hint, comment):
+    "Add the argument of one field; one name in two groups is one argument"
+    both = lambda name: (f'--{name}', f"--{name.replace('_','-')}")
+    new = lambda names: [n for n in dict.fromkeys(names) if n not in group._option_string_actions]
+    on,more = f.default is True,{k:v for k,v in f.metadata.items() if k not in ('aliases','help')}
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    shown = f' [on; --no_{f.name}]' if on else '' if default in (MISSING, None, False, '', []) else f" [{' '.join(map(str, default)) if isinstance(default, list) else default}]"
+    text = ((f.metadata.get('help') or comment or '')+shown).replace('%', '%%')
+    if not (names := new((*both(f.name), *f.metadata.get('aliases', ())))): return
+    group.add_argument(*names, dest=f.name, help=text, default=argparse.SUPPRESS, **_kind(hint)|more)
+    if on: group.add_argument(*new(both(f'no_{f.name}')), dest=f.name, action='store_false', default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 # %% ../nbs/60_cli.ipynb #f56de06e
 def add_arguments(
@@ -50,7 +51,7 @@ def add_arguments(
     "Add an argument for each field of a dataclass"
     group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),docments(dc)
     for f in fields(dc):
-        if f.init: _add(group, dc, f, hints[f.name], comments.get(f.name))
+        if f.init: _add(group, f, hints[f.name], comments.get(f.name))
 
 # %% ../nbs/60_cli.ipynb #ab1cb57e
 class Parser(argparse.ArgumentParser):
