@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
-           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs']
+           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'preprocess_data', 'DataShowArgs',
+           'data_show']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, os, sys
@@ -293,3 +294,27 @@ def plan_show(argv):
 @dataclass
 class ShowArgs:
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
+
+# %% ../nbs/60_cli.ipynb #fefb5a81
+@command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
+def preprocess_data(argv):
+    from galvatron.data.preprocess import PreprocessArgs, preprocess
+    about = 'Tokenise text into Megatron .bin/.idx files.\n\n  galvatron preprocess-data --input text.jsonl --output-prefix data/text --append-eod'
+    args,*_ = parse('preprocess-data', argv, PreprocessArgs, about=about)
+    print(preprocess(args, quiet=not sys.stderr.isatty()))
+
+# %% ../nbs/60_cli.ipynb #a1cc2455
+@dataclass
+class DataShowArgs:
+    "What to show"
+    tokens:int=64 # Tokens of the first document
+
+@command('data show', 'Look', 'describe a token file: size, entropy, how it begins')
+def data_show(argv):
+    from galvatron.data import preprocess
+    from galvatron.data.indexed import IndexedDataset, unigram_entropy
+    args,pos,_ = parse('data show', argv, DataShowArgs, about='Describe a token file.', prefix='Path without .bin and .idx')
+    prefix = pos.prefix.removesuffix('.idx').removesuffix('.bin')
+    print(preprocess.data_show(prefix, args.tokens))
+    data = IndexedDataset(prefix)
+    if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
