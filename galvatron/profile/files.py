@@ -6,10 +6,10 @@
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
            'BACKWARD_OVER_FORWARD', 'EAGER', 'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text',
            'rich_text', 'AlphaBeta', 'fit_line', 'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps',
-           'hardware_files', 'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value',
-           'batch_value', 'sequence_value', 'over_batch_and_length', 'over_width', 'form_of', 'model_files',
-           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
-           'analytic_mib', 'analytic_ends', 'analytic_point']
+           'hardware_files', 'check_machine', 'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile',
+           'static_value', 'batch_value', 'sequence_value', 'over_batch_and_length', 'over_width', 'form_of',
+           'model_files', 'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems',
+           'analytic_ms', 'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,json,os,re,tempfile
@@ -381,6 +381,22 @@ def digest(self:HardwareProfile)->str:
     "Eight hex digits that identify the content"
     d = self.documented or self.to_rich()
     return hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:8]
+
+# %% ../../nbs/03_profile.files.ipynb #59e2906c
+def check_machine(
+    rich, # Rich file that may be there
+    documented, # A documented file that may be there
+    machine:dict, # What describes this machine and its software
+    force:bool=False, # Replace in any case
+):
+    "Refuse to write over the measurements of another machine, precision or version"
+    if force: return
+    if not Path(rich).exists():
+        if Path(documented).exists(): raise GalvatronError(f'{documented} is there without {Path(rich).name}, so nothing says which machine it describes; use another folder, or --force to replace it')
+        return
+    old = read_json(rich); old = dict(device=old.get('device'), **{k:v for k,v in old.get('meta', {}).get('machine', {}).items() if k!='device'})
+    diff = [f'{k} {old.get(k)!r}, now {v!r}' for k,v in machine.items() if old.get(k)!=v]
+    if diff: raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
 
 # %% ../../nbs/03_profile.files.ipynb #49d82c11
 @dataclass(frozen=True)
