@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'preprocess_data', 'DataShowArgs',
-           'data_show']
+           'data_show', 'profile_hardware']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, os, sys
@@ -318,3 +318,16 @@ def data_show(argv):
     print(preprocess.data_show(prefix, args.tokens))
     data = IndexedDataset(prefix)
     if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
+
+# %% ../nbs/60_cli.ipynb #cca88295
+@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
+def profile_hardware(argv):
+    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
+    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
+    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
+    hw = profile_hardware(args)
+    if hw is None: return
+    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
+    for (op,size,stride),t in hw.tables.items():
+        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
+    print(f'{hw.name}: written to {args.output_dir}')

@@ -7,6 +7,7 @@ import pytest
 
 from galvatron.data.gpt import (BlendedDataset, DataArgs, DocumentOptions, GPTDataset, build_datasets)
 from galvatron.data.indexed import IndexedDataset, IndexedWriter, dtype_for, merge, pointers, read_index
+from galvatron.data.masked import BertDataset, T5Dataset
 from galvatron.plan import GalvatronError
 
 gold = np.load(Path(__file__).parent/'golden/megatron_data.npz')
@@ -60,3 +61,38 @@ def test_order_equals_megatron(corpora, tmp_path, s):
         crc = 0
         for row in np.stack([b['tokens'], b['labels'], b['position_ids']], axis=1): crc = zlib.crc32(row.tobytes(), crc)
         assert crc==gold[f"{s['name']}/{part}/crc"][0]
+
+# BERT and T5
+
+masked = np.load(Path(__file__).parent/'golden/megatron_masked.npz')
+masked_info = json.loads(masked['info'].tobytes())
+
+class PieceTokenizer:
+    "As the one given to megatron-core: from 100 on, every third id continues a word"
+    vocab_size,eod,sentinels = masked_info['vocab'],3,list(range(masked_info['vocab'], masked_info['vocab']+100))
+    def special(self, name): return dict(pad=0, cls=2, sep=3, mask=4, bos=5, eos=6).get(name)
+    def continues(self): i = np.arange(self.vocab_size); return (i>=100)&(i%3==0)
+
+@pytest.fixture(scope='module')
+def sentences(tmp_path_factory):
+    rng,prefix = np.random.RandomState(11), tmp_path_factory.mktemp('sentences')/'s'
+    counts = rng.randint(0, 9, 150)
+    lengths = rng.randint(1, 40, counts.sum()).astype(np.int32)
+    lengths[::97] = 600
+    tokens = rng.randint(10, masked_info['vocab'], lengths.sum()).astype(np.uint16)
+    with IndexedWriter(prefix, 'uint16') as w: w.add_documents(tokens, lengths, counts)
+    assert prefix.with_suffix('.idx').read_bytes()==masked['idx'].tobytes()
+    return IndexedDataset(prefix)
+
+@pytest.mark.parametrize('s', masked_info['settings'], ids=lambda s: s['name'])
+def test_masked_samples_equal_megatron(sentences, s):
+    args = sentences, PieceTokenizer(), s['seq'], s['n'], s['seed'], s['split'], 'train', s['short'], None
+    ds = BertDataset(*args, pairs=s['head']) if s['kind']=='bert' else T5Dataset(*args, decoder_seq_length=s['seq'])
+    assert np.array_equal(ds.samples, masked[f"{s['name']}/samples"])
+    crc = 0
+    for i in range(len(ds)):
+        o = ds[i]
+        keys = ('tokens','labels','token_types') if s['kind']=='bert' else ('tokens','decoder_tokens','labels')
+        row = np.concatenate([o[k] for k in keys]+([[o['is_random']]] if s['kind']=='bert' else []))
+        crc = zlib.crc32(row.astype(np.int64).tobytes(), crc)
+    assert crc==masked[f"{s['name']}/crc"][0]

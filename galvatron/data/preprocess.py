@@ -82,7 +82,7 @@ def batches(
 
 # %% ../../nbs/42_data.preprocess.ipynb #e0ecd264
 ABBREVIATIONS = {'mr','mrs','ms','dr','prof','st','vs','etc','fig','eq','no','vol','al','e.g','i.e','cf','inc','ltd','co','jr','sr','approx'}
-_end = re.compile(r'''(?<=[.!?])["')\]]*\s+(?=["'(\[]*[A-Z0-9À-ÞА-Я])|(?<=[。！？])|\n\s*\n''')
+_end = re.compile(r'''(?<=[.!?])["')\]]*\s+(?!["'(\[]*[a-zß-ÿа-я])|(?<=[。！？])|\n\s*\n''')
 
 def split_sentences(
     text:str, # Document

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
+from fastcore.basics import patch
 
 from ..plan import GalvatronError
 
@@ -23,6 +24,8 @@ class Tokenizer:
     vocab_size:int = 0 # Ids are below this
     def encode_many(self, texts:list)->list: return [self.encode(t) for t in texts]
     def special(self, name:str)->int|None: return None # id of cls, sep, mask, pad, bos, eos
+    sentinels:list = [] # Ids that stand for a gap, for T5
+    def continues(self)->np.ndarray: return np.zeros(self.vocab_size, bool) # whether an id continues a word
 
 class ByteTokenizer(Tokenizer):
     "UTF-8 bytes, and 256 for the end of a document"
@@ -56,11 +59,21 @@ class FastTokenizer(Tokenizer):
         self.engine,self.roles = engine,roles or {}
         self.vocab_size = max(engine.get_vocab(with_added_tokens=True).values(), default=-1)+1
         self.eod = None if eod is None else engine.token_to_id(eod)
+        vocab = engine.get_vocab(with_added_tokens=True)
+        self.sentinels = [vocab[f'<extra_id_{i}>'] for i in range(len(vocab)) if f'<extra_id_{i}>' in vocab]
 
     def encode(self, text:str)->list: return self.engine.encode(text, add_special_tokens=False).ids
     def encode_many(self, texts:list)->list: return [e.ids for e in self.engine.encode_batch_fast(texts, add_special_tokens=False)]
     def decode(self, ids)->str: return self.engine.decode([int(i) for i in ids], skip_special_tokens=False)
     def special(self, name:str)->int|None: return self.engine.token_to_id(self.roles[name]) if name in self.roles else None
+
+# %% ../../nbs/41a_data.tokenizer.ipynb #3dec82d0
+@patch
+def continues(self:FastTokenizer)->np.ndarray:
+    "[vocab_size] whether an id continues the word before it"
+    res = np.zeros(self.vocab_size, bool)
+    res[[i for t,i in self.engine.get_vocab().items() if t.startswith('##')]] = True
+    return res
 
 # %% ../../nbs/41a_data.tokenizer.ipynb #d2eaa4fe
 def _file(path, what):
@@ -85,6 +98,7 @@ def gpt2_bpe(
 def bert_wordpiece(
     vocab_file:str|Path, # vocab.txt
     lower_case:bool=True, # Lower-case and strip accents first
+    extra_ids:int=0, # Sentinels behind the vocabulary, and [BOS] and [EOS] before them, for T5
 )->FastTokenizer:
     "WordPiece as in BERT; documents end with [SEP]"
     from tokenizers import Tokenizer as Engine, decoders, models, normalizers, pre_tokenizers
@@ -94,8 +108,9 @@ def bert_wordpiece(
     engine.pre_tokenizer,engine.decoder = pre_tokenizers.BertPreTokenizer(),decoders.WordPiece()
     roles = dict(cls='[CLS]', sep='[SEP]', mask='[MASK]', pad='[PAD]', unk='[UNK]')
     if gone := [t for t in roles.values() if engine.token_to_id(t) is None]: raise GalvatronError(f'{path}: {", ".join(gone)} missing')
-    engine.add_special_tokens(list(roles.values()))
-    return FastTokenizer(engine, '[SEP]', roles)
+    more = ['[BOS]','[EOS]',*(f'<extra_id_{i}>' for i in range(extra_ids))] if extra_ids else []
+    engine.add_special_tokens([*roles.values(), *more])
+    return FastTokenizer(engine, '[SEP]', roles | (dict(bos='[BOS]', eos='[EOS]') if extra_ids else {}))
 
 # %% ../../nbs/41a_data.tokenizer.ipynb #dbf54446
 EOD_NAMES = '<|endoftext|>','<|end_of_text|>','</s>','<eos>','<|eos|>','[SEP]'
@@ -162,8 +177,8 @@ TOKENIZERS = dict(
     ByteTokenizer = lambda a: ByteTokenizer(),
     NullTokenizer = lambda a: NullTokenizer(a.need_vocab_size()),
     GPT2BPETokenizer = lambda a: gpt2_bpe(a.vocab_file, a.merge_file),
-    BertWordPieceLowerCase = lambda a: bert_wordpiece(a.vocab_file),
-    BertWordPieceCase = lambda a: bert_wordpiece(a.vocab_file, lower_case=False),
+    BertWordPieceLowerCase = lambda a: bert_wordpiece(a.vocab_file, extra_ids=a.vocab_extra_ids),
+    BertWordPieceCase = lambda a: bert_wordpiece(a.vocab_file, False, a.vocab_extra_ids),
     HuggingFaceTokenizer = lambda a: huggingface(a.tokenizer_model),
     SentencePieceTokenizer = lambda a: SentencePieceTokenizer(a.tokenizer_model, a.vocab_extra_ids),
     GPTSentencePieceTokenizer = lambda a: SentencePieceTokenizer(a.tokenizer_model),
@@ -179,7 +194,7 @@ class TokenizerArgs:
     vocab_file:str|None = field(default=None, metadata=dict(help='vocab.json (BPE) or vocab.txt (WordPiece)'))
     merge_file:str|None = field(default=None, metadata=dict(help='merges.txt (BPE)'))
     vocab_size:int|None = field(default=None, metadata=dict(help='ids of NullTokenizer'))
-    vocab_extra_ids:int = field(default=0, metadata=dict(help='sentinels behind a SentencePiece vocabulary, for T5'))
+    vocab_extra_ids:int = field(default=0, metadata=dict(help='sentinels behind a SentencePiece or WordPiece vocabulary, for T5'))
 
     def need_vocab_size(self):
         if not self.vocab_size or self.vocab_size<1: raise GalvatronError('NullTokenizer needs --vocab-size, at least 1')
