@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
-           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs']
+           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'preprocess_data', 'DataShowArgs',
+           'data_show', 'profile_hardware']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, os, sys
@@ -31,16 +32,17 @@ def _kind(hint)->dict:
     return dict(type=hint, metavar={int:'N', float:'X', str:'TEXT'}.get(hint))
 
 # %% ../nbs/60_cli.ipynb #5154b478
-def _add(group, dc, f, hint, comment):
-    "Add the argument of one field"
-    names = [f'--{f.name}', f"--{f.name.replace('_','-')}", *f.metadata.get('aliases', ())]
-    on = f.default is True
-    shown = f' [on; --no_{f.name}]' if on else '' if f.default in (MISSING, None, False, '') else f' [{f.default}]'
-    text = (f.metadata.get('help') or comment or '')+shown
-    more = {k:v for k,v in f.metadata.items() if k in ('choices','metavar')}
-    group.add_argument(*dict.fromkeys(names), dest=f.name, help=text.replace('%', '%%'), default=argparse.SUPPRESS, **_kind(hint)|more)
-    if on: group.add_argument(*dict.fromkeys([f'--no_{f.name}', f"--no-{f.name.replace('_','-')}"]), dest=f.name, action='store_false',
-                              default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+def _add(group, f, hint, comment):
+    "Add the argument of one field; one name in two groups is one argument"
+    both = lambda name: (f'--{name}', f"--{name.replace('_','-')}")
+    new = lambda names: [n for n in dict.fromkeys(names) if n not in group._option_string_actions]
+    on,more = f.default is True,{k:v for k,v in f.metadata.items() if k not in ('aliases','help')}
+    default = f.default if f.default_factory is MISSING else f.default_factory()
+    shown = f' [on; --no_{f.name}]' if on else '' if default in (MISSING, None, False, '', []) else f" [{' '.join(map(str, default)) if isinstance(default, list) else default}]"
+    text = ((f.metadata.get('help') or comment or '')+shown).replace('%', '%%')
+    if not (names := new((*both(f.name), *f.metadata.get('aliases', ())))): return
+    group.add_argument(*names, dest=f.name, help=text, default=argparse.SUPPRESS, **_kind(hint)|more)
+    if on: group.add_argument(*new(both(f'no_{f.name}')), dest=f.name, action='store_false', default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 # %% ../nbs/60_cli.ipynb #f56de06e
 def add_arguments(
@@ -50,7 +52,7 @@ def add_arguments(
     "Add an argument for each field of a dataclass"
     group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),docments(dc)
     for f in fields(dc):
-        if f.init: _add(group, dc, f, hints[f.name], comments.get(f.name))
+        if f.init: _add(group, f, hints[f.name], comments.get(f.name))
 
 # %% ../nbs/60_cli.ipynb #ab1cb57e
 class Parser(argparse.ArgumentParser):
@@ -292,3 +294,40 @@ def plan_show(argv):
 @dataclass
 class ShowArgs:
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
+
+# %% ../nbs/60_cli.ipynb #fefb5a81
+@command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
+def preprocess_data(argv):
+    from galvatron.data.preprocess import PreprocessArgs, preprocess
+    about = 'Tokenise text into Megatron .bin/.idx files.\n\n  galvatron preprocess-data --input text.jsonl --output-prefix data/text --append-eod'
+    args,*_ = parse('preprocess-data', argv, PreprocessArgs, about=about)
+    print(preprocess(args, quiet=not sys.stderr.isatty()))
+
+# %% ../nbs/60_cli.ipynb #a1cc2455
+@dataclass
+class DataShowArgs:
+    "What to show"
+    tokens:int=64 # Tokens of the first document
+
+@command('data show', 'Look', 'describe a token file: size, entropy, how it begins')
+def data_show(argv):
+    from galvatron.data import preprocess
+    from galvatron.data.indexed import IndexedDataset, unigram_entropy
+    args,pos,_ = parse('data show', argv, DataShowArgs, about='Describe a token file.', prefix='Path without .bin and .idx')
+    prefix = pos.prefix.removesuffix('.idx').removesuffix('.bin')
+    print(preprocess.data_show(prefix, args.tokens))
+    data = IndexedDataset(prefix)
+    if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
+
+# %% ../nbs/60_cli.ipynb #cca88295
+@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
+def profile_hardware(argv):
+    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
+    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
+    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
+    hw = profile_hardware(args)
+    if hw is None: return
+    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
+    for (op,size,stride),t in hw.tables.items():
+        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
+    print(f'{hw.name}: written to {args.output_dir}')

@@ -60,3 +60,11 @@ def test_torchrun_ends_at_the_limit(tmp_path):
     try: assert torchrun([], 2, timeout=8, module='slow_module')==124
     finally: os.environ['PYTHONPATH'] = old
     assert time.time()-t<30 and not children()-before
+
+def test_torchrun_passes_on_the_exit_code_without_noise(tmp_path, capfd):
+    (tmp_path/'refusing_module.py').write_text('import os, sys, time\nif os.environ["RANK"]=="1": print("galvatron: error: no", file=sys.stderr); sys.exit(2)\ntime.sleep(300)\n')
+    old, t = os.environ.get('PYTHONPATH', ''), time.time()
+    os.environ['PYTHONPATH'] = f'{tmp_path}{os.pathsep}{old}'
+    try: assert torchrun([], 2, timeout=60, module='refusing_module')==2
+    finally: os.environ['PYTHONPATH'] = old
+    assert time.time()-t<40 and capfd.readouterr().err.strip()=='galvatron: error: no'

@@ -58,13 +58,14 @@ def rank_sets(
     world_size:int, # ranks of the run
     options:RunOptions=RunOptions(), # switches of the run; layouts depend on sequence_parallel
     tied:bool=False, # embedding and head share their weight
-)->list: # distinct tuples of global ranks, ascending, in an order that depends on the arguments alone
+)->list: # distinct tuples of global ranks, in an order that depends on the arguments alone; ascending, but for the pairs that carry gradients
     "Every set of ranks that will exchange data under a plan, and every rank alone"
     n, sets = plan.stage_size(world_size), {}
     def add(stage, local_sets): sets.update(dict.fromkeys(tuple(stage*n+r for r in s) for s in local_sets))
     for stage,strategy in dict.fromkeys(_sequence(plan)): add(stage, strategy_sets(strategy, n))
     for stage,a,b in dict.fromkeys(_transitions(plan, n, options)): add(stage, components(a, b, n)+components(b, a, n))
     pairs = [*zip(range(plan.pp_deg), range(1, plan.pp_deg))] + ([(0, plan.pp_deg-1)] if tied and plan.pp_deg>1 else [])
+    pairs += [(t,s) for s,t in zip(range(plan.pp_deg), range(1, plan.pp_deg))]
     for s,t in pairs: sets.update(dict.fromkeys((s*n+r, t*n+r) for r in range(n)))
     return list(sets)
 
@@ -152,11 +153,12 @@ def last(self:Place)->bool: return self.stage==self.pp-1
 @patch
 def neighbour(self:Place,
     step:int, # -1: the previous stage, +1: the next one
+    gradients:bool=False, # the group that carries gradients back, instead of activations forward
 )->tuple: # (global rank, group of the two), or (None, None) beyond either end
     "The rank of a neighbouring stage that this one exchanges activations with"
     peer = self.rank + step*self.N
     if not 0<=peer<self.world or self.pp==1: return None, None
-    return peer, self._groups[tuple(sorted((self.rank, peer)))]
+    return peer, self._groups[tuple(sorted((self.rank, peer), reverse=gradients))]
 
 @patch
 def ends(self:Place): # group of two, or None if this rank is on neither end or both ends are one stage
