@@ -7,7 +7,7 @@ __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLo
            'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer', 'make_room',
            'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded', 'show', 'show_text']
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #b25e2a22
+# %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
 import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 
 from ..plan import GalvatronError, Plan
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #1814ee26
+# %% ../../nbs/30_checkpoint.distributed.ipynb #f5282dea
 def _cut(n:int, k:int, i:int)->tuple:
     "Start and length of piece `i` when `n` rows are divided in `k` as `torch.chunk` does"
     c = -(-n//k)
@@ -45,7 +45,7 @@ def local_box(p)->tuple: # (offsets in the whole tensor at rest, local tensor wi
         lo[dim] += start
     return tuple(lo), p.to_local()
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #bf1fb893
+# %% ../../nbs/30_checkpoint.distributed.ipynb #67e77f2b
 def rectangles(
     lo:tuple, # offsets of the local tensor in the whole tensor at rest
     t:Tensor, # the local tensor
@@ -58,7 +58,7 @@ def rectangles(
         for j,part in enumerate(t.unbind(d)): yield (*lo[:d], (lo[d]+j)*(shape[d]//k)+lo[d+1], *lo[d+2:]), part
     else: yield lo, (t[:max(0, shape[0]-lo[0])] if rule.rows else t)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #8d0559c3
+# %% ../../nbs/30_checkpoint.distributed.ipynb #3835f7f4
 class Pieces:
     "A global tensor of which this process holds some rectangles"
     def __init__(self, shape, dtype):
@@ -71,7 +71,7 @@ class Pieces:
 
 def _chunk(offsets, view): return ChunkStorageMetadata(torch.Size(offsets), view.shape)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #d8df5272
+# %% ../../nbs/30_checkpoint.distributed.ipynb #52066850
 class PieceSaver(DefaultSavePlanner):
     "Planner of DCP for a dictionary of `Pieces`: write every rectangle of every tensor once"
     def __init__(self): super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -87,7 +87,7 @@ class PieceSaver(DefaultSavePlanner):
 
     def lookup_object(self, index): return self.state_dict[index.fqn].parts[tuple(index.offset)][0].contiguous()
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #a6e079f9
+# %% ../../nbs/30_checkpoint.distributed.ipynb #209c38b1
 class PieceLoader(DefaultLoadPlanner):
     "Planner of DCP for a dictionary of `Pieces`: read what falls into our rectangles, from whichever rectangles were saved"
     def set_up_planner(self, state_dict, metadata=None, is_coordinator=False): self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
@@ -98,7 +98,7 @@ class PieceLoader(DefaultLoadPlanner):
 
     def lookup_tensor(self, index): return self.state_dict[index.fqn].views()[index.index][1]
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #1450b05e
+# %% ../../nbs/30_checkpoint.distributed.ipynb #676351e3
 def _copy_number(g)->int:
     "Which of the copies of a parameter this rank holds, 0 … g.copies-1"
     mesh = g.unit.context.mesh
@@ -115,7 +115,7 @@ def _add(pieces:dict, name:str, g, t:Tensor, fill:bool, mine:bool):
         p = pieces.setdefault(name, Pieces(g.shape if whole else (1,), t.dtype))
         for o,v in rectangles(*local_box(t), g.rule, g.shape) if whole else [((0,), t.detach().view(1))]: p.add(o, v)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #ae5dbd9c
+# %% ../../nbs/30_checkpoint.distributed.ipynb #b4a22aa0
 def state_pieces(
     model, # a `StageModel`
     optimizer=None, # a torch optimizer over its parameters
@@ -130,7 +130,7 @@ def state_pieces(
             if isinstance(t, Tensor): _add(pieces, f'optimizer.{key}.{g.name}', g, t, fill, mine)
     return pieces
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #4442adc2
+# %% ../../nbs/30_checkpoint.distributed.ipynb #fd775c37
 FORMAT = 1 # of the folder; a reader refuses another one by name
 
 def crc_of(path:Path)->int:
@@ -157,7 +157,7 @@ def _write_durably(path:Path, text:str):
         os.fsync(f.fileno())
     tmp.replace(path)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #79a84cc4
+# %% ../../nbs/30_checkpoint.distributed.ipynb #31369a79
 def gathered(
     group, # None: this process alone
     value, # any object
@@ -180,12 +180,12 @@ def together(
 ): # what it returned here
     "Do something on every rank; GalvatronError on all of them if it failed on one"
     try: res, error = step(), None
-    except Exception as e: res, error = None, _why(e)
+    except (Exception, dcp.CheckpointException) as e: res, error = None, _why(e) # the second is no Exception
     errors = gathered(group, error)
     if any(errors): raise GalvatronError('; '.join(dict.fromkeys(e if 'rank ' in e or group is None else f'rank {r}: {e}' for r,e in enumerate(errors) if e)))
     return res
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #b99a907f
+# %% ../../nbs/30_checkpoint.distributed.ipynb #87d94d8d
 def iterations(root)->dict: # iteration -> folder, ascending
     "The whole iterations in a checkpoint folder"
     found = [(int(m[1]), p) for p in Path(root).glob('iter_*') if (m := re.fullmatch(r'iter_(\d+)', p.name)) and (p/'checkpoint.json').exists()]
@@ -206,7 +206,7 @@ def find_checkpoint(
     if iteration not in every: raise GalvatronError(f"{root}: no iteration {iteration} (there are: {', '.join(map(str, every))})")
     return every[iteration]
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #60a87d40
+# %% ../../nbs/30_checkpoint.distributed.ipynb #515b1d3c
 def read_facts(folder)->dict: # contents of checkpoint.json
     "Everything about a checkpoint but its tensors; GalvatronError if it is damaged or in another format"
     path = Path(folder)/'checkpoint.json'
@@ -234,7 +234,7 @@ def damage(
         elif contents and crc_of(path)!=crc: bad.append(f'{name} does not match its checksum')
     return bad
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #13c15d99
+# %% ../../nbs/30_checkpoint.distributed.ipynb #c97191c3
 class Checkpointer:
     "Saves and loads one run's checkpoints; a collective object of the world, made on every rank"
     def __init__(self,
@@ -249,7 +249,7 @@ class Checkpointer:
         self.group = dist.new_group(list(range(world)), backend='gloo') if world>1 else None
         self.rank, self._thread, self._error, self._host, self.stall_ms = model.place.rank, None, None, {}, 0.
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #854dfba0
+# %% ../../nbs/30_checkpoint.distributed.ipynb #aaeae26d
 def _rng_state()->Tensor: # bytes
     "The state of this process's random generators"
     cuda = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
@@ -262,7 +262,7 @@ def _set_rng_state(state:Tensor):
     torch.set_rng_state(cpu)
     if cuda is not None and torch.cuda.is_available(): torch.cuda.set_rng_state(cuda)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #3bdecf78
+# %% ../../nbs/30_checkpoint.distributed.ipynb #f9170816
 @patch
 def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
     "Write one iteration; GalvatronError on every rank if that fails on one, and then nothing has changed"
@@ -282,7 +282,7 @@ def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
         whole = iterations(self.root)
         raise GalvatronError(f"{self.root/name} was not saved: {e} ({f'iteration {max(whole)} is whole' if whole else 'there is no earlier iteration'})") from None
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #b7d3843c
+# %% ../../nbs/30_checkpoint.distributed.ipynb #e4441807
 def make_room(
     tmp:Path, # folder to write to, `.iter_N.tmp`
 ):
@@ -310,7 +310,7 @@ def publish(
     gone += [_unname(old) for old in (list(iterations(root).values())[:-keep_last] if keep_last else ())]
     for folder in gone: shutil.rmtree(folder)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #21e1ef72
+# %% ../../nbs/30_checkpoint.distributed.ipynb #7eac568d
 def _sync_folder(path:Path):
     fd = os.open(path, os.O_RDONLY)
     try: os.fsync(fd)
@@ -320,7 +320,7 @@ def _unname(folder:Path)->Path:
     "Take an iteration's name away before it is removed, so that a half removed one is never found"
     return folder.rename(folder.with_name(f'.{folder.name}.old.tmp'))
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #2fa6384c
+# %% ../../nbs/30_checkpoint.distributed.ipynb #7b225e45
 @patch
 def _staged(self:Checkpointer, pieces:dict)->dict:
     "The same pieces in host memory of our own"
@@ -342,7 +342,7 @@ def wait(self:Checkpointer):
     self._thread, error, self._error = None, self._error, None
     if error: raise error
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #b3d1928b
+# %% ../../nbs/30_checkpoint.distributed.ipynb #798d3ec6
 @patch
 def save(self:Checkpointer,
     iteration:int, # steps done
@@ -367,7 +367,7 @@ def _write_quietly(self:Checkpointer, *job):
     try: self._write(*job)
     except Exception as e: self._error = e
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #ecad05c5
+# %% ../../nbs/30_checkpoint.distributed.ipynb #11f7495e
 def facts_of(
     iteration:int, # steps done
     spec, # what model (`ModelSpec`)
@@ -382,7 +382,7 @@ def facts_of(
     return dict(format=FORMAT, iteration=iteration, model=model, plan=plan.to_dict() if plan else None, options=asdict(options) if options else None, world_size=world_size,
                 state=state or {}, saved=datetime.now(timezone.utc).isoformat(timespec='seconds'), galvatron=__version__, torch=torch.__version__)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #69fa04e9
+# %% ../../nbs/30_checkpoint.distributed.ipynb #da06446b
 def tensor_differences(
     saved:dict, # name -> shape in the checkpoint
     wanted:dict, # name -> shape in the model
@@ -396,7 +396,7 @@ def raise_if(problems:list, where):
     "One GalvatronError for a list of problems, if there are any"
     if problems: raise GalvatronError('\n  - '.join([f'{where} cannot be loaded:', *problems]) if len(problems)>1 else f'{where} cannot be loaded: {problems[0]}')
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #2cd9ae04
+# %% ../../nbs/30_checkpoint.distributed.ipynb #9af8dccd
 def _optimizer_keys(saved)->list: return sorted({n.split('.')[1] for n in saved if n.startswith('optimizer.')})
 
 @patch
@@ -414,7 +414,7 @@ def _set_optimizer(self:Checkpointer, state:dict):
     params = [p for g in self.optimizer.param_groups for p in g['params']]
     self.optimizer.load_state_dict(dict(sd, state={i: state[p] for i,p in enumerate(params) if p in state}))
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #819e27e1
+# %% ../../nbs/30_checkpoint.distributed.ipynb #228928cd
 @patch
 def _check_tensors(self:Checkpointer, saved:dict, where):
     "Raise for every tensor of the whole model and its optimizer that is missing, unexpected or of another shape"
@@ -426,7 +426,7 @@ def _check_tensors(self:Checkpointer, saved:dict, where):
         state = {n: names.get(n) if v==(1,) else v for n,v in of(f'optimizer.{k}.').items()} # a count is one number
         raise_if([f'state {k} of the optimizer, {line}' for line in tensor_differences(state, names)], where)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #7b42e550
+# %% ../../nbs/30_checkpoint.distributed.ipynb #784db918
 def plan_of(facts:dict): # the `Plan` under which a checkpoint was saved, None if it was converted
     return Plan.from_json(facts['plan']) if facts['plan'] else None
 
@@ -440,7 +440,7 @@ def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
                              f"saved on {facts['world_size']} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {place.world} ranks:\n{self.model.plan}")
     return same
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #7790d523
+# %% ../../nbs/30_checkpoint.distributed.ipynb #2970c057
 @dataclass(frozen=True)
 class Loaded:
     "What a checkpoint brought besides the tensors"
@@ -468,7 +468,7 @@ def load(self:Checkpointer,
     together(self.group, lambda: self._fill(folder, saved, has_state, f'rng.{self.rank}' if same else None))
     return Loaded(folder, facts['iteration'], facts['state'], has_state, same)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #03d224da
+# %% ../../nbs/30_checkpoint.distributed.ipynb #9b018c74
 @patch
 def _fill(self:Checkpointer, folder, saved:dict, has_state:bool, rng:str|None):
     "Read the tensors of this rank into place"
@@ -483,7 +483,7 @@ def _fill(self:Checkpointer, folder, saved:dict, has_state:bool, rng:str|None):
         dcp.load(pieces, storage_reader=FileSystemReader(folder), planner=PieceLoader(), no_dist=True)
     if bits is not None: _set_rng_state(bits)
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #08cf24f1
+# %% ../../nbs/30_checkpoint.distributed.ipynb #0b190626
 def show(
     root, # checkpoint folder
     contents:bool=False, # read all files and compare checksums
@@ -498,7 +498,7 @@ def show(
         except GalvatronError as e: rows.append(dict(iteration=i, saved='', ranks=0, plan=None, bytes=0, problems=[str(e)]))
     return rows
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #11958b2d
+# %% ../../nbs/30_checkpoint.distributed.ipynb #7714cf89
 def show_text(
     root, # checkpoint folder
     contents:bool=False, # as in `show`

@@ -6,7 +6,7 @@
 __all__ = ['PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'match', 'load_pretrained', 'load_checkpoint', 'hf_class',
            'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #6a22bcee
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings
 from pathlib import Path
 from typing import Callable, NamedTuple
@@ -23,7 +23,7 @@ from .distributed import (Loaded, PieceLoader, PieceSaver, Pieces, checksums, da
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #12585cb0
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #d46a79f2
 class Stored(NamedTuple):
     "A tensor on disk"
     shape:tuple
@@ -44,7 +44,7 @@ def _pickled(path:Path)->dict:
     data = torch.load(path, map_location='cpu', mmap=True, weights_only=True)
     return {n: Stored(tuple(t.shape), t.dtype, t.__getitem__) for n,t in data.items() if isinstance(t, Tensor)}
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #bdf3e755
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #b81dfcb7
 def is_pretrained(path)->bool:
     "Whether a folder looks like Hugging Face's: a config and files of weights"
     path = Path(path)
@@ -60,7 +60,7 @@ def _weight_files(path:Path)->list:
         if files: return files
     raise GalvatronError(f'{path}: no files of weights (wanted: *.safetensors or *.bin)')
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #e29d035b
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #28227aa2
 def open_weights(
     path, # Hugging Face folder
 )->dict: # name -> Stored
@@ -72,7 +72,7 @@ def open_weights(
         except Exception as e: raise GalvatronError(f'{f}: cannot be read, {type(e).__name__}: {str(e).splitlines()[0]}') from None
     return out
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #6b938f44
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #1f338a47
 _computed = re.compile(r'(.*\.)?(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|relative_position_index)') # buffers that older folders carry
 
 def match(
@@ -91,7 +91,7 @@ def match(
     raise_if(tensor_differences({n: stored[s].shape for n,s in found.items()} | left, wanted), where)
     return found
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #e455dedd
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #c7645819
 def load_pretrained(
     model, # a `StageModel`
     path, # Hugging Face folder
@@ -107,7 +107,7 @@ def load_pretrained(
         for o,v in rectangles(*local_box(g.param), g.rule, g.shape):
             v.copy_(stored[found[g.name]].read(tuple(slice(a, a+n) for a,n in zip(o, v.shape))))
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #9d3992e0
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #0ad3cffb
 def load_checkpoint(
     checkpointer, # a `Checkpointer`
     path, # checkpoint folder or Hugging Face folder
@@ -120,7 +120,7 @@ def load_checkpoint(
     load_pretrained(checkpointer.model, path)
     return Loaded(Path(path), 0, {}, False, False)
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #8832d36e
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #8564312d
 def hf_class(
     config, # a Hugging Face config object
 ):
@@ -139,7 +139,7 @@ _carried = 'tokenizer*', 'vocab.*', 'merges.txt', 'special_tokens_map.json', 'ad
 def _carry(source, out:Path):
     for f in sorted({f for p in _carried for f in Path(source).glob(p)}): shutil.copy(f, out)
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #1a99ea41
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #828fb605
 PRECISION = dict(fp32=torch.float32, fp16=torch.float16, bf16=torch.bfloat16)
 
 def _shards(sizes:dict, limit:int):
@@ -167,7 +167,7 @@ def read_tensors(
         dcp.load(pieces, storage_reader=FileSystemReader(folder), planner=PieceLoader(), no_dist=True)
     return out
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #7b073727
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #ca39fe37
 def g2h(
     path, # checkpoint folder, or folder of one iteration
     out, # Hugging Face folder to make; must not exist, or be empty
@@ -191,7 +191,7 @@ def g2h(
     if out.exists(): out.rmdir()
     return tmp.rename(out)
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #834cda28
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #3f6b2cbb
 def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limit:int):
     "Files of weights, index and config"
     sizes = {n: m.size.numel()*(dtype or m.properties.dtype).itemsize for n,m in saved.items()}
@@ -207,7 +207,7 @@ def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limi
     config.architectures, config.dtype = [hf_class(config).__name__], dtype or next(iter(saved.values())).properties.dtype
     config.save_pretrained(tmp)
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #a0fb7e8f
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #15bfbebd
 def parameter_shapes(
     config, # a Hugging Face config object
 )->tuple: # (name -> shape of each parameter, tied ones once; names of tied weights)
@@ -229,7 +229,7 @@ class _Lazy(Pieces):
 class _LazyPlanner(PieceSaver):
     def lookup_object(self, index): return self.state_dict[index.fqn].stored.read((slice(None),)*len(index.offset)).contiguous()
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #12aefe24
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #f57bc79a
 def h2g(
     path, # Hugging Face folder
     out, # checkpoint folder to make
