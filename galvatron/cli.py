@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
-           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'preprocess_data', 'DataShowArgs',
-           'data_show', 'profile_hardware']
+           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
+           'profile_model', 'preprocess_data', 'DataShowArgs', 'data_show', 'datasets', 'train']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, os, sys
@@ -138,7 +138,7 @@ def main(
         elif argv[0] in ('--version','version'): print('galvatron', _version())
         else:
             name,rest = find(argv)
-            COMMANDS[name][2](rest)
+            return COMMANDS[name][2](rest) or 0
         return 0
     except GalvatronError as e: print(f'galvatron: error: {e}', file=sys.stderr)
     except KeyboardInterrupt: return 130
@@ -295,6 +295,28 @@ def plan_show(argv):
 class ShowArgs:
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
 
+# %% ../nbs/60_cli.ipynb #cca88295
+@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
+def profile_hardware(argv):
+    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
+    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
+    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
+    hw = profile_hardware(args)
+    if hw is None: return
+    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
+    for (op,size,stride),t in hw.tables.items():
+        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
+    print(f'{hw.name}: written to {args.output_dir}')
+
+# %% ../nbs/60_cli.ipynb #e84382fe
+@command('profile-model', 'Measure', 'time the layers of a model, and count their memory')
+def profile_model(argv):
+    from galvatron.profile.model import ProfileModelArgs, profile_model
+    about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
+    args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
+    m = profile_model(args, model.spec())
+    print(f'{m.name}: {len(m.points)} points written to {args.output_dir}')
+
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
 def preprocess_data(argv):
@@ -319,15 +341,29 @@ def data_show(argv):
     data = IndexedDataset(prefix)
     if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
 
-# %% ../nbs/60_cli.ipynb #cca88295
-@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
-def profile_hardware(argv):
-    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
-    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
-    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
-    hw = profile_hardware(args)
-    if hw is None: return
-    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
-    for (op,size,stride),t in hw.tables.items():
-        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
-    print(f'{hw.name}: written to {args.output_dir}')
+# %% ../nbs/60_cli.ipynb #00ebf219
+def datasets(data, spec, plan, args):
+    "Training and held-out data of a run"
+    from galvatron.data.gpt import build_datasets, parse_split
+    from galvatron.data.preprocess import read_about
+    steps = args.train_iters or (args.train_samples or 0)//plan.global_bsz
+    paths = data.data_path or data.train_data_path or []
+    held = args.eval_iters*plan.global_bsz if data.mock_data or data.valid_data_path or data.data_path and parse_split(data.split)[1] else 0
+    eod = read_about(paths[-1]).get('eod') if paths else None
+    return build_datasets(data, spec.seq, (steps*plan.global_bsz or None, held, 0), args.seed, eod, spec.vocab)[:2]
+
+# %% ../nbs/60_cli.ipynb #3f3183f6
+@command('train', 'Train', 'train a model under a plan, on this machine or as one of several nodes')
+def train(argv):
+    from galvatron.data.gpt import DataArgs
+    from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
+    from galvatron.runtime.train import TrainArgs, Trainer
+    about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
+             '      --galvatron_config_path plan.json --data-path data/text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
+    groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs
+    where,model,flags,options,args,data,_,given = parse('train', argv, *groups, about=about)
+    world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
+    plan = flags.plan(spec, world, options, {} if is_rank() else given)
+    sets = datasets(data, spec, plan, args)
+    if world>1 and not is_rank(): return relaunch(where, ['train', *argv])
+    Trainer(spec, plan, args, options).fit(*sets)
