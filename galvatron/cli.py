@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'preprocess_data', 'DataShowArgs', 'data_show', 'train', 'QuickstartArgs', 'visible_gpus',
-           'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table', 'quickstart',
-           'report']
+           'profile_model', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train', 'QuickstartArgs',
+           'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table',
+           'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, statistics, subprocess, sys, time
@@ -318,7 +318,7 @@ def profile_model(argv):
     about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
     args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
     m = profile_model(args, model.spec())
-    print(f'{m.name}: {len(m.points)} points written to {args.output_dir}')
+    print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
 
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
@@ -345,6 +345,18 @@ def data_show(argv):
     if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
 
 # %% ../nbs/60_cli.ipynb #00ebf219
+def without(
+    argv:list, # Words of a command line
+    dc, # A dataclass whose arguments take one value each
+)->list: # The words without them
+    "Leave out the arguments of one group"
+    names,res,words = {f.name for f in fields(dc)},[],iter(argv)
+    for w in words:
+        if not (w.startswith('--') and w[2:].partition('=')[0].replace('-','_') in names): res.append(w)
+        elif '=' not in w: next(words, None)
+    return res
+
+# %% ../nbs/60_cli.ipynb #c7d9df0a
 @command('train', 'Train', 'train a model under a plan, on this machine or as one of several nodes')
 def train(argv):
     from galvatron.data.gpt import DataArgs
@@ -359,7 +371,7 @@ def train(argv):
     if world==1 or is_rank(): loop.train(spec, plan, options, args, data)
     else:
         loop.datasets(spec, plan, args, data)
-        return relaunch(where, ['train', *argv])
+        return relaunch(where, ['train', *without(argv, LaunchArgs)])
 
 # %% ../nbs/60_cli.ipynb #3f3183f6
 @dataclass
