@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train', 'QuickstartArgs',
-           'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table',
-           'quickstart', 'report']
+           'profile_model', 'search', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train',
+           'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step',
+           'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, statistics, subprocess, sys, time
@@ -320,6 +320,16 @@ def profile_model(argv):
     m = profile_model(args, model.spec())
     print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
 
+# %% ../nbs/60_cli.ipynb #6b276a23
+@command('search', 'Search', 'find the fastest plan that fits, layer by layer')
+def search(argv):
+    from galvatron.search.engine import run_search
+    from galvatron.search.space import SearchArgs
+    about = ('Search the fastest plan that fits in memory, and write its strategy file.\n\n'
+             '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
+    model,args,*_ = parse('search', argv, ModelArgs, SearchArgs, about=about)
+    run_search(args, model.spec())
+
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
 def preprocess_data(argv):
@@ -361,17 +371,18 @@ def without(
 def train(argv):
     from galvatron.data.gpt import DataArgs
     from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
-    from galvatron.runtime import train as loop
+    from galvatron.runtime.arguments import TrainArgs, datasets
     about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
              '      --galvatron_config_path plan.json --data-path data/text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
-    groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, loop.TrainArgs, DataArgs
+    groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs
     where,model,flags,options,args,data,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if world==1 or is_rank(): loop.train(spec, plan, options, args, data)
-    else:
-        loop.datasets(spec, plan, args, data)
+    if world>1 and not is_rank():
+        datasets(spec, plan, args, data)
         return relaunch(where, ['train', *without(argv, LaunchArgs)])
+    from galvatron.runtime.train import train
+    train(spec, plan, options, args, data)
 
 # %% ../nbs/60_cli.ipynb #3f3183f6
 @dataclass
@@ -398,7 +409,7 @@ def quickstart_steps(
 )->list[tuple[str,list[str]]]: # What for, and the words of a command
     "The commands of the quick start"
     gpu,out,n = bool(a.gpus),Path(a.out),a.nproc
-    shape = '--hidden_size 1024 --num_attention_heads 16 --num_hidden_layers 12 --seq_length 1024' if gpu else '--hidden_size 128 --num_attention_heads 4 --num_hidden_layers 4 --seq_length 128'
+    shape = '--hidden_size 1024 --num_attention_heads 16 --intermediate_size 2816 --num_hidden_layers 12 --seq_length 1024' if gpu else '--hidden_size 128 --num_attention_heads 4 --intermediate_size 384 --num_hidden_layers 4 --seq_length 128'
     model = f'--model_type llama_hf {shape} --vocab_size 257 --mixed_precision {"bf16" if gpu else "fp32"}'
     hw,configs,bsz = out/'hardware_configs',out/'configs',16
     profiles = f'--memory_profiling_path {configs} --time_profiling_path {configs} ' + ' '.join(f'--{k}_path {hw}' for k in ('allreduce_bandwidth_config','p2p_bandwidth_config','overlap_coe','sp_time'))
@@ -447,15 +458,15 @@ def comparison(
     entropy:float, # Of single tokens of the data, nats
 )->list[tuple[str,str,str]]: # Rows: what, predicted, measured
     "What was predicted and what was measured"
-    said,steps = plan.provenance.get('predicted', {}),[r for r in records if 'loss' in r]
+    said,steps = plan.provenance,[r for r in records if 'loss' in r]
     ms = statistics.median(r['ms'] for r in steps[min(5, len(steps)//2):])
     mib = lambda xs: ', '.join(f'{x:,.0f}' for x in xs) if xs else '-'
     tokens = plan.global_bsz*seq
     rate = lambda ms: f'{tokens/ms*1e3:,.0f}' if ms else '-'
     held = [r['eval_loss'] for r in records if 'eval_loss' in r]
-    return [('step time, ms', f"{said['iteration_ms']:.1f}" if said else '-', f'{ms:.1f}'),
-            ('tokens/s', rate(said.get('iteration_ms')), rate(ms)),
-            ('peak memory of a rank by stage, MiB', mib(said.get('peak_mib')), mib(next((r['measured_mib'] for r in steps if 'measured_mib' in r), None))),
+    return [('step time, ms', f"{said['predicted_ms']:.1f}" if 'predicted_ms' in said else '-', f'{ms:.1f}'),
+            ('tokens/s', rate(said.get('predicted_ms')), rate(ms)),
+            ('peak memory of a rank by stage, MiB', mib(said.get('predicted_peak_mib')), mib(next((r['measured_mib'] for r in steps if 'measured_mib' in r), None))),
             ('loss, first and last step', '', f"{steps[0]['loss']:.3f} → {steps[-1]['loss']:.3f}"),
             ('held-out loss (without context: %.3f)'%entropy, '', f'{held[-1]:.3f}' if held else '-')]
 
