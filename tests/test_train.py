@@ -149,9 +149,9 @@ def test_data_and_losses_that_cannot_be():
 @pytest.mark.parametrize('kw,words', [
     (dict(lr=0.), 'lr: 0.0'), (dict(clip_grad=-1.), 'clip_grad'), (dict(train_iters=0), 'train_iters: 0'), (dict(lr_decay_style='step'), 'cosine'),
     (dict(lr_warmup_iters=3, lr_warmup_fraction=.1), 'lr_warmup_fraction'), (dict(weight_decay=.1, adam_weight_decay=.2), 'two names'), (dict(min_lr=1.), 'min_lr'), (dict(save_interval=0), 'save_interval'),
-    (dict(train_iters=3, epochs=2), 'one of')])
+    (dict(train_iters=3, epochs=2), 'one of'), (dict(lr_decay_style='WSD'), 'lr_wsd_decay_iters')])
 def test_bad_arguments(kw, words):
-    from galvatron.runtime.train import TrainArgs
+    from galvatron.runtime.arguments import TrainArgs
     with pytest.raises(GalvatronError, match=re.escape(words)): TrainArgs(**kw)
 
 def test_plan_is_checked_before_anything_starts():

@@ -156,7 +156,8 @@ def exchange_of(
     what = kind(a, b, n)[0]
     if what in ('none', 'slice'): return None
     comp = max(components(a, b, n), key=len)
-    group = Group(len(comp), min(y-x for x, y in zip(comp, comp[1:])))
+    gaps = {y-x for x, y in zip(comp, comp[1:])}
+    group = Group(len(comp), min(gaps)) if len(gaps)==1 and n%len(comp)==0 else Group(n, 1) # unevenly spaced ranks: as slow as their whole block
     if what=='all_gather': return 'all_gather', 1/(b.parts('B')*b.parts('S')*blocks), group
     return 'all_to_all', received(a, b, n)/blocks*len(comp)/(len(comp)-1), group
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
            'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
-           'boundary_ms', 'context_mib', 'StagePrediction', 'Prediction', 'predict']
+           'message_ms', 'boundary_ms', 'context_mib', 'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
@@ -17,7 +17,7 @@ from fastcore.basics import patch
 
 from .communication import width_collectives, parameter_collectives, compute_bytes
 from .layer import MIB, PARTS, LayerCost, LayerTable, Setting, layer_cost, layout_of, relayout, token_mib, vocab_collectives, vocab_cost, vocab_params
-from ..model_spec import ModelSpec
+from ..model_spec import LayerType, ModelSpec
 from ..plan import LayerStrategy, Plan, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
@@ -249,17 +249,25 @@ def _relayouts(plan, stage, setting, kinds):
     return [relayout(a, b, spec.layer_types[k], setting) for a, b, k in zip(path, path[1:], sizes)]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #75da0479
+def message_ms(
+    before:LayerType, # Type of the last layer before the border
+    after:LayerType, # Type of the first layer behind it
+    pp:int, # Stages
+    both:bool, # Messages go both ways at once
+    setting:Setting,
+) -> float: # ms
+    "Time of the message between two stages; a decoder that looks at an encoder takes its states along"
+    mib = token_mib(before, setting)*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
+    return setting.hardware.time('p2p_both' if both else 'p2p', mib*MIB/setting.stage_size, pp, setting.stage_size)
+
 def boundary_ms(
     plan:Plan,
     stage:int, # The boundary behind this stage
     setting:Setting,
 ) -> float: # ms of one message
-    "Time of the message between two stages"
-    spec, i = setting.spec, plan.stage_layers(stage)[-1]
-    before, after = spec.layer_type(i), spec.layer_type(i+1)
-    mib = token_mib(before, setting)*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
-    both = plan.pipeline_type!='gpipe' and plan.chunks>1
-    return setting.hardware.time('p2p_both' if both else 'p2p', mib*MIB/setting.stage_size, plan.pp_deg, setting.stage_size)
+    "Time of the message between two stages of a plan"
+    i = plan.stage_layers(stage)[-1]
+    return message_ms(setting.spec.layer_type(i), setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #d46e6be9
 CONTEXT_MIB = 1024.0 # the predecessor's figure for a PyTorch context with its communicators, per GPU
