@@ -39,13 +39,31 @@ FOUR = [
     ('tied',                      'gpt', plan(z1, d2, d4, u2), opt()),
     ('tied, vtp 2, SP',           'gpt', plan(re(far), d2, d4, u4, vtp=2, sdp=1), opt(sp=True, asynchronous=False)),
     ('tied, vtp 4',               'gpt', plan(d4, d4, d4, d4, vtp=4), opt(sp=True)),
-    ('tied, 2 stages',            'gpt', plan(d2, zero2(), zero2(2), u2, vtp=2, pp=2, chunks=4, dp='zero2'), opt(sp=True)),
+    ('tied, 2 stages',            'gpt', plan(z2, zero2(), zero2(2), zero2(2, ulysses=True), vtp=2, pp=2, chunks=4, dp='zero2'), opt(sp=True)),
     ('tied, 2 stages, vsp 2',     'gpt', plan(d2, z1, d1, re(u2), vtp=2, vsp=1, sdp=1, pp=2, div=(1, 3), chunks=4), opt(asynchronous=False)),
     ('tied, 4 stages',            'gpt', plan(d1, d1, re(d1), z1, pp=4, chunks=4), opt()),
 ]
 
+def old(pp, layers, sp, ckpt, dp, vtp, vsp, chunks, div=None, **kw):
+    "A strategy file of the predecessor's hybrid test: 4 layers, 8 ranks, batch 32"
+    d = dict(pp_deg=pp, tp_sizes_enc=layers, tp_consecutive_flags='1,1,1,1', dp_types_enc=dp, use_sp=sp, checkpoint=ckpt, global_bsz=32, chunks=chunks, vtp=vtp, vsp=vsp,
+             pipeline_type='pipedream_flush', default_dp_type='zero2', **({'pp_division':div} if div else {}))
+    return Plan.from_json(d | kw, 8)
+
+EIGHT = [
+    ('hybrid 1', 'gpt', old(1, '2,4,2,4', '0,1,0,1', '0,0,1,1', '0,1,0,1', 2, 0, 2), opt(sp=True)),
+    ('hybrid 2', 'gpt', old(1, '4,2,8,2', '0,1,0,1', '0,0,1,1', '1,0,1,0', 4, 1, 4), opt(sp=True)),
+    ('hybrid 3', 'gpt', old(2, '2,4,2,4', '0,1,0,1', '0,0,1,1', '0,1,1,0', 2, 0, 4, '3,1'), opt(sp=True)),
+    ('hybrid 4', 'gpt', old(2, '4,2,1,4', '0,1,0,1', '0,0,1,1', '1,1,0,0', 4, 1, 2, '2,2', pipeline_type='gpipe'), opt()),
+    ('everything', 'llama', plan(S(8), S(4, consecutive=False, dp_type='zero3'), re(S(8, ulysses=True)), far, vtp=4, sdp=1, chunks=2, bsz=16), opt(sp=True, asynchronous=False)),
+    ('4 stages of 2', 'gpt', plan(d2, u2, re(z1), z2, pp=4, vtp=2, chunks=4), opt()),
+]
+
 @pytest.fixture(scope='module')
 def four(): return run_ranks(check_all, 4, FOUR, timeout=300, backend='gloo')
+
+@pytest.fixture(scope='module')
+def eight(): return run_ranks(check_all, 8, EIGHT, timeout=300, backend='gloo')
 
 def verdict(results, name):
     for rank,res in enumerate(results):
@@ -55,3 +73,6 @@ def verdict(results, name):
 
 @pytest.mark.parametrize('name', [c[0] for c in FOUR])
 def test_four_ranks(four, name): verdict(four, name)
+
+@pytest.mark.parametrize('name', [c[0] for c in EIGHT])
+def test_eight_ranks(eight, name): verdict(eight, name)

@@ -576,8 +576,8 @@ def _get(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode, fall=()
 @patch
 def _seq(self:ModelProfile, seq, k=0):
     if seq: return seq
-    if k<len(self.seqs): return self.seqs[k]
-    found = sorted({p.seq for p in self.points if p.kind=='layer' and p.type==k})
+    if -len(self.seqs)<=k<len(self.seqs): return self.seqs[k]
+    found = sorted({p.seq for p in self.points if p.kind=='layer' and p.type==k%(1+max(q.type for q in self.points))})
     if len(found)==1: return found[0]
     raise GalvatronError(f'{self.model}: state the length, profiled are {found}')
 
@@ -654,38 +654,40 @@ def working_mib(self:ModelProfile, k, batch, width=1, recompute=False, sequence_
 
 # %% ../../nbs/03_profile.files.ipynb #e036add6
 @patch
-def _vocab(self:ModelProfile, flds, kind, batch, width, seq, mode, ulysses):
+def _vocab(self:ModelProfile, fld, kind, batch, width, seq, mode, ulysses, sequence_parallel):
     if ulysses: batch,width = batch/width,1
-    if (kind,0,'tp') not in self._rows: return [0. for _ in flds] if kind=='embed' else [self._get(f, kind, 0, 'tp', width, batch, seq, mode) for f in flds]
-    return [self._get(f, kind, 0, 'tp', width, batch, self._seq(seq), mode) for f in flds]
+    if kind=='embed' and not any(k=='embed' for k,_,_ in self._rows): return 0.
+    return self._get(fld, kind, 0, form_of(width, False, sequence_parallel), width, batch, self._seq(seq, -1), mode, ('tp',))
 
 @patch
-def embed_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=False)->tuple: # (forward, backward) in ms
+def embed_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->tuple: # (forward, backward) in ms
     "Time of the embedding; zero for a file that does not tell it from the head"
-    return tuple(self._vocab(('forward_ms','backward_ms'), 'embed', batch, width, seq, mode, ulysses))
+    if self.documented: return 0.,0.
+    return tuple(self._vocab(f, 'embed', batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms'))
 
 @patch
-def head_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=False)->tuple: # (forward, backward) in ms
+def head_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->tuple: # (forward, backward) in ms
     "Time of final norm, output projection and loss"
-    f,*b = self._vocab(('forward_ms','backward_ms') if self._has('backward_ms') else ('forward_ms',), 'head', batch, width, seq, mode, ulysses)
-    return f,(b[0] if b else BACKWARD_OVER_FORWARD*f)
+    f = self._vocab('forward_ms', 'head', batch, width, seq, mode, ulysses, sequence_parallel)
+    if self.documented: return f,BACKWARD_OVER_FORWARD*f
+    return f,self._vocab('backward_ms', 'head', batch, width, seq, mode, ulysses, sequence_parallel)
 
 # %% ../../nbs/03_profile.files.ipynb #161ca3f2
 @patch
-def embed_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False)->float:
-    "What the embedding keeps: its output and the tokens (MiB)"
-    return self._vocab(('activation_mib',), 'embed', batch, width, seq, None, ulysses)[0]
+def embed_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
+    "What the embedding keeps: its output (MiB)"
+    return self._vocab('activation_mib', 'embed', batch, width, seq, None, ulysses, sequence_parallel)
 
 @patch
-def head_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False)->float:
+def head_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
     "What norm, projection and loss keep from forward to backward (MiB)"
     if self.documented: return 0. # part of their peak there
-    return self._vocab(('activation_mib',), 'head', batch, width, seq, None, ulysses)[0]
+    return self._vocab('activation_mib', 'head', batch, width, seq, None, ulysses, sequence_parallel)
 
 @patch
-def head_peak_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False)->float:
+def head_peak_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
     "Peak of forward and backward of norm, projection and loss above what stood before (MiB)"
-    return self._vocab(('peak_mib',), 'head', batch, width, seq, None, ulysses)[0]
+    return self._vocab('peak_mib', 'head', batch, width, seq, None, ulysses, sequence_parallel)
 
 # %% ../../nbs/03_profile.files.ipynb #2414094d
 @patch
@@ -781,17 +783,27 @@ def depth_rows(self:ModelProfile)->list:
     for b,s in at:
         seq = [s] if K==1 else list(self.seqs)
         if K>1 and s!=seq[0]: continue
-        rest = sum(self._vocab(('forward_ms',), kind, b, 1, s, 'static', False)[0] for kind in ('embed','head'))
+        rest = self.embed_ms(b, seq=seq[-1])[0] + self.head_ms(b, seq=seq[-1])[0]
         for n in [[1]*K] + [[2 if j==k else 1 for j in range(K)] for k in range(K)]:
             out.append(dict(layers=n, batch=b, seq=seq, forward_ms=rest + sum(c*self.forward_ms(k, b, seq=seq[k]) for k,c in enumerate(n))))
     return out
 
 @patch
+def noisy(self:ModelProfile)->list:
+    "Processed layer keys whose difference of depths came out at zero or below"
+    return [k for k,v in difference(self.depth_rows()).items() if v<=0 and _LAYER.match(k)]
+
+@patch
 def to_computation(self:ModelProfile)->dict:
-    "The content of the computation file"
+    "The content of the computation file; where noise swallowed a difference, the layer timed alone"
     rows = self.depth_rows()
     raw = {f'layernum[{",".join(map(str, r["layers"]))}]_bsz{r["batch"]}_seq{_lst(r["seq"])}': r['forward_ms'] for r in rows}
-    return {**raw, **difference(rows)}
+    out = {**raw, **difference(rows)}
+    for k in self.noisy():
+        t,b,s = map(int, _LAYER.match(k).groups())
+        try: out[k] = self.forward_ms(t, b, seq=s)/b
+        except GalvatronError: del out[k]
+    return out
 
 # %% ../../nbs/03_profile.files.ipynb #026c4fa5
 @patch
@@ -807,14 +819,14 @@ def _layer_memory(self:ModelProfile, k, sp):
 
 # %% ../../nbs/03_profile.files.ipynb #d049134f
 @patch
-def _other_memory(self:ModelProfile, parts):
+def _other_memory(self:ModelProfile, parts, sp):
     "States and activation of embedding and head by vocabulary width"
     out,params = {},sum(dict(zip(('embed','head'), self.vocab_params)).get(p, 0) for p in parts)
     for s in sorted({p.seq for p in self.points if p.kind=='head' and p.peak_mib is not None}):
-        ps = [p for p in self.points if p.kind=='head' and p.seq==s and p.peak_mib is not None]
+        ps = [p for p in self.points if p.kind=='head' and p.seq==s and p.peak_mib is not None and (p.width==1 or p.form==('sp' if sp else 'tp'))]
         act = {}
         for p in sorted(ps, key=lambda p: (p.width,p.batch)):
-            e = self._vocab(('activation_mib',), 'embed', p.batch, p.width, s, None, False)[0] if 'embed' in parts else 0.
+            e = self.embed_mib(p.batch, p.width, s, sequence_parallel=p.form=='sp') if 'embed' in parts else 0.
             act.setdefault(str(p.width), ((p.peak_mib if 'head' in parts else 0.) + e)/p.batch)
         out[_lst([s] if len(self.seqs)<2 else self.seqs)] = dict(model_states={w:16*params/MIB/int(w) for w in act}, activation=act)
     return out
@@ -830,7 +842,7 @@ def to_memory(self:ModelProfile)->dict:
         run.update({stem+'ms':d['states_mib'], stem+'act':d['activation_mib'], stem+'act_peak':d['peak_mib']})
     for sp in ('','_sp'):
         for k in range(len(self.layer_params)): out[f'layertype_{k}{sp}'] = self._layer_memory(k, bool(sp))
-        for stage,parts in dict(off=('embed','head'), on_first=('embed',), on_last=('head',)).items(): out[f'other_memory_pp_{stage}{sp}'] = self._other_memory(parts)
+        for stage,parts in dict(off=('embed','head'), on_first=('embed',), on_last=('head',)).items(): out[f'other_memory_pp_{stage}{sp}'] = self._other_memory(parts, bool(sp))
     return out
 
 # %% ../../nbs/03_profile.files.ipynb #549229c6
@@ -967,7 +979,7 @@ def digest(self:ModelProfile)->str:
 
 # %% ../../nbs/03_profile.files.ipynb #7ea4ca5e
 EAGER = dict( # bytes a token and number of kernels of one forward in 16-bit: by channel of the residual stream, of queries and keys, of the feed-forward part
-    gated=dict(hidden=84, qk=22, ffn=10, kernels=35), # RMSNorm, rotary positions, SwiGLU
+    gated=dict(hidden=20, qk=22, ffn=10, kernels=22), # RMSNorm, rotary positions, SwiGLU
     plain=dict(hidden=20, qk=0, ffn=34, kernels=25)) # LayerNorm, GELU by tanh in eight passes
 
 def _sizes(t, form, width):
@@ -1001,27 +1013,28 @@ def analytic_ms(
 def analytic_mib(t, form:str, width:int, batch:int, nbytes:int=2)->dict:
     "Fields `activation_mib`, `checkpoint_mib`, `working_mib`, `replay_mib` of one layer by formula"
     _,_,res,kv = _sizes(t, form, width)
-    h,qkv,f,tokens = t.hidden, (t.heads/width+kv)*t.head_dim, t.ffn/width, batch*t.seq
-    if t.gated: norms,inner = (2*(8+2*nbytes-4)*h if nbytes==2 else 20*h)+8, 4
-    else: norms,inner = 3*nbytes*h+8, 5 if t.name=='gpt_dec' else 2
-    out = nbytes*h/res
-    keep = norms/res + 2*nbytes*qkv + 4*t.heads/width + inner*nbytes*f + out
-    work = max(2*nbytes*f, 8*h/res)
-    return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=keep+work-out).items()}
+    e,h,f,tokens = nbytes,t.hidden,t.ffn/width,batch*t.seq
+    attention = (2*(t.heads/width+kv) + (t.heads/width if form=='ulysses' else 0))*e*t.head_dim + 4*t.heads/width
+    inner = (4 if t.gated else 5 if t.name=='gpt_dec' else 2)*e*f
+    out = e*h/res
+    keep = (3*e*h+8)/res + attention + inner + out
+    work = max(2*e*f, 2*e*h if form=='sp' and width>1 else 0)
+    replay = keep - out + (2*e*h*(1-1/width) + max(2*e*f, 1.5*e*h) if form=='sp' and width>1 else work)
+    return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=replay).items()}
 
 # %% ../../nbs/03_profile.files.ipynb #7d0bc091
 LOSS_BLOCK_MIB = 64. # fp32 temporary of the loss, which goes through the logits in blocks
 
-def analytic_ends(dev:Device, hidden:int, rows:int, seq:int, width:int, batch:int, nbytes:int=2)->list:
+def analytic_ends(dev:Device, hidden:int, rows:int, seq:int, form:str, width:int, batch:int, nbytes:int=2)->list:
     "Points of embedding and head; `rows` is the padded vocabulary"
     tokens,copy,h,v = batch*seq, dev.copy_gbps*1e6, hidden, rows/width
-    row = nbytes*tokens*h
-    embed = dict(forward_ms=2*row/copy+2*dev.launch_ms, backward_ms=(2*row+4*nbytes*v*h/8)/copy+3*dev.launch_ms, activation_mib=(row+8*tokens)/MIB)
+    row,res = nbytes*tokens*h,1 if form=='tp' else width
+    embed = dict(forward_ms=2*row/copy+2*dev.launch_ms, backward_ms=(2*row+4*nbytes*v*h/8)/copy+3*dev.launch_ms, activation_mib=row/res/MIB)
     mm = max(2*tokens*h*v/(dev.matmul_tflops*1e9*(2/nbytes)), nbytes*(tokens*(h+v)+h*v)/copy)
-    keep = tokens*(nbytes*v + 8*h)/MIB
+    keep = (tokens*(nbytes*v + 8/res) + row/res)/MIB
     head = dict(forward_ms=mm + tokens*v*26/copy + 10*dev.launch_ms, backward_ms=2*mm + tokens*v*22/copy + 10*dev.launch_ms,
-                activation_mib=keep, peak_mib=keep + 2*min(LOSS_BLOCK_MIB, 4*tokens*v/MIB) + row/MIB)
-    return [Point(k, 0, 'tp', width, batch, seq, **d) for k,d in (('embed',embed),('head',head))]
+                activation_mib=keep, peak_mib=keep + max(min(LOSS_BLOCK_MIB, 4*tokens*v/MIB), 2*row/MIB))
+    return [Point(k, 0, form, width, batch, seq, **d) for k,d in (('embed',embed),('head',head))]
 
 # %% ../../nbs/03_profile.files.ipynb #0a1b466d
 @patch(cls_method=True)
@@ -1042,7 +1055,7 @@ def analytic(cls:ModelProfile,
                     for b in batches: pts.append(analytic_point(dev, replace(t, seq=s), k, form, w, b, e))
     last = spec.layer_types[-1]
     for s in sorted({last.seq, *(seqs or ())}):
-        pts += [p for w in widths for b in batches for p in analytic_ends(dev, last.hidden, max(spec.vocab, 1), s, w, b, e)]
+        pts += [p for w in widths for f in (('tp','sp') if w>1 else ('tp',)) for b in batches for p in analytic_ends(dev, last.hidden, max(spec.vocab, 1), s, f, w, b, e)]
     per_mparam = 28e6/(dev.copy_gbps*1e6) # fused AdamW reads parameter, gradient and two moments in fp32 and writes three of them
     return cls(spec.name, precision, tuple(pts), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                ((1.,per_mparam),(1000.,1000*per_mparam)), dev.name, True, meta=dict(source='formulas and published rates'))

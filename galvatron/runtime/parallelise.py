@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['recipes', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of', 'rule_of',
            'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'reseed', 'seeded',
-           'attention', 'attention_kernels', 'fuse_norms', 'parallelise']
+           'attention', 'attention_kernels', 'fuse_norms', 'bare_forwards', 'compiled', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
-import functools, importlib, math, pkgutil, re, zlib
+import functools, importlib, inspect, pkgutil, re, types, zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -279,7 +279,7 @@ def seeded(
 # %% ../../nbs/23_runtime.parallelise.ipynb #02e5df5d
 def _to_heads(x, c, n):
     "`[B, h, S/n, d]` to `[B, h'/n, S, d]`"
-    more = n//math.gcd(x.shape[1], n)
+    more = next(m for m in range(1, n+1) if x.shape[1]*m%n==0)
     return all_to_all(x.repeat_interleave(more, 1) if more>1 else x, c.sp_group, 1, 2)
 
 @functools.lru_cache(maxsize=8)
@@ -333,6 +333,20 @@ def fuse_norms(
 
 def _rms_norm(m, x): return F.rms_norm(x, (x.shape[-1],), m.weight.to(x.dtype), m.variance_epsilon)
 
+# %% ../../nbs/23_runtime.parallelise.ipynb #0111d2dd
+def bare_forwards(
+    module:nn.Module, # layer, before anything is wrapped around its forwards
+):
+    "Call the forwards of a module and all its submodules without their decorators"
+    for m in module.modules():
+        bare = inspect.unwrap(type(m).forward)
+        if bare is not type(m).forward: m.forward = types.MethodType(bare, m)
+
+def compiled(f):
+    "Compile a forward"
+    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
+    return torch.compile(f, dynamic=False)
+
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
     layer:nn.Module, # Hugging Face layer with its full parameters; changed in place
@@ -347,6 +361,7 @@ def parallelise(
         mod,_,leaf = n.rpartition('.')
         owner = layer.get_submodule(mod)
         owner._parameters[leaf] = at_rest(rule, owner._parameters[leaf], context)
+    bare_forwards(layer)
     fuse_norms(layer)
     for name,m in list(layer.named_modules()):
         if _hit(recipe.attention, name): m.galvatron = context
@@ -355,6 +370,6 @@ def parallelise(
     for path in recipe.attributes:
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
-    if compile: layer.forward = torch.compile(layer.forward)
+    if compile: layer.forward = compiled(layer.forward)
     seeded(layer, context)
     return rules

@@ -239,6 +239,7 @@ def _shard_root(self:StageModel):
     if not sharded: return
     others = {p for u in self.units if not u.sharded for p in u.module.parameters()}
     fully_shard(self, mesh=sharded[0].context.mesh['shard'], reshard_after_forward=False, ignored_params=others)
+    for before,u in zip(sharded[:1]+sharded, sharded): u.module.set_modules_to_backward_prefetch([before.module])
 
 # %% ../../nbs/24_runtime.stage.ipynb #acff82bf
 class GlobalParameter(NamedTuple):

@@ -1,0 +1,105 @@
+"What the ranks of the checkpoint tests run: save under one plan, load under another, compare bit for bit"
+import random, time, traceback, warnings
+from pathlib import Path
+
+import torch, torch.distributed as dist
+
+from galvatron.checkpoint.distributed import Checkpointer, state_pieces
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
+from galvatron.runtime.optim import adamw, clip_grad_norm
+from galvatron.runtime.schedule import Pipeline
+from galvatron.runtime.stage import StageModel
+
+SEQ, BSZ, VOCAB = 16, 16, 1003
+CONFIGS = dict( # a vocabulary that nothing divides; separate, and tied to the embedding; packed query, key and value in the second
+    llama=dict(model_type='llama', vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, tie_word_embeddings=False),
+    gpt=dict(model_type='gpt2', vocab_size=VOCAB, n_embd=32, n_layer=4, n_head=8, n_positions=SEQ, bos_token_id=0, eos_token_id=0, attn_pdrop=0., resid_pdrop=0., embd_pdrop=0.))
+
+def spec_of(kind, **more): return ModelSpec.from_hf(CONFIGS[kind]|more, seq=SEQ)
+
+def draw(world, seed):
+    "A random plan for four layers, and its options"
+    r = random.Random(f'{world} {seed}')
+    divisors = lambda n: [k for k in range(1, n+1) if n%k==0]
+    pp = r.choice([p for p in divisors(world) if p<=4])
+    n, dp_type = world//pp, r.choice(['ddp','zero2','zero3'])
+    def layer():
+        return LayerStrategy(r.choice(divisors(n)), r.random()<.3, r.random()<.6, r.choice([dp_type,'zero3']), r.random()<.2)
+    division = r.choice({1:[(4,)], 2:[(1,3),(2,2),(3,1)], 4:[(1,1,1,1)]}[pp])
+    vocab = VocabStrategy(r.choice(divisors(n)), r.random()<.3, r.random()<.5)
+    plan = Plan(tuple(layer() for _ in range(4)), vocab, pp, division, r.choice(['gpipe','pipedream_flush']), r.choice([1,2]), BSZ, dp_type)
+    return plan, RunOptions('fp64', sequence_parallel=r.random()<.5, async_grad_reduce=r.random()<.5)
+
+def make(kind, plan, options, seed=0):
+    model = StageModel(spec_of(kind), plan, options, seed=seed)
+    return model, adamw(model, lr=1e-2)
+
+def train(model, optimizer, steps):
+    pipeline, losses = Pipeline(model), []
+    for step in steps:
+        x = torch.randint(0, VOCAB, (BSZ, SEQ+1), generator=torch.Generator().manual_seed(step))
+        losses.append(pipeline.step([dict(tokens=x[list(r),:-1], labels=x[list(r),1:]) for r in model.rows()]).item())
+        clip_grad_norm(model, .5)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+def views(model, optimizer): return {(n,o,i):v for n,p in state_pieces(model, optimizer, fill=True).items() for o,vs in p.parts.items() for i,v in enumerate(vs)}
+
+def gathered(model, optimizer):
+    "On rank 0, every tensor of model and optimizer, whole"
+    mine = [(n, p.shape, o, v.clone()) for n,p in state_pieces(model, optimizer, fill=True).items() for o,vs in p.parts.items() for v in vs]
+    every = [None]*dist.get_world_size()
+    dist.all_gather_object(every, mine)
+    out = {}
+    for n,shape,o,v in sum(every, []):
+        whole = out.setdefault(n, torch.full(shape, torch.nan, dtype=v.dtype))[tuple(slice(a, a+k) for a,k in zip(o, v.shape))]
+        assert whole.isnan().all() or torch.equal(whole, v), f'{n}: copies differ'
+        whole.copy_(v)
+    assert not any(t.isnan().any() for t in out.values())
+    return out
+
+def same_as(truth, model, optimizer):
+    "Whether every rectangle of every copy here is bit for bit what `truth` has; the names where not"
+    return [n for (n,o,_),v in views(model, optimizer).items() if not torch.equal(v, truth[n][tuple(slice(a, a+k) for a,k in zip(o, v.shape))])]
+
+def save_case(folder, name, kind, plan, options):
+    "Two steps, a save, a third step; then a fresh process's model goes on from the checkpoint and must do the same"
+    model, optimizer = make(kind, plan, options)
+    train(model, optimizer, range(2))
+    path = Path(folder)/name
+    Checkpointer(path, model, optimizer).save(2, dict(samples=2*BSZ))
+    truth = gathered(model, optimizer)
+    losses = train(model, optimizer, range(2, 4))
+    if dist.get_rank()==0: torch.save(dict(state=truth, loss=losses[0]), path/'truth.pt')
+    again, again_opt = make(kind, plan, options, seed=1)
+    got = Checkpointer(path, again, again_opt).load(same_plan=True)
+    assert (got.iteration, got.state, got.optimizer, got.same_plan)==(2, dict(samples=2*BSZ), True, True)
+    assert train(again, again_opt, range(2, 4))==losses
+    here, there = views(model, optimizer), views(again, again_opt)
+    assert here.keys()==there.keys() and not (bad := {k:(here[k]-there[k]).abs().max().item() for k in here if not torch.equal(here[k], there[k])}), bad
+
+def load_case(folder, source, name, kind, plan, options):
+    "Load what was saved under another plan and number of ranks; save it under this one; take the next step"
+    truth = torch.load(Path(folder)/source/'truth.pt')
+    model, optimizer = make(kind, plan, options, seed=2)
+    Checkpointer(Path(folder)/source, model, optimizer).load()
+    assert not (bad := same_as(truth['state'], model, optimizer)), bad
+    path = Path(folder)/name
+    Checkpointer(path, model, optimizer).save(2)
+    if model.place.rank==0: torch.save(truth, path/'truth.pt')
+    loss, = train(model, optimizer, [2])
+    assert abs(loss-truth['loss'])<=1e-12*abs(loss), (loss, truth['loss'])
+
+def run_cases(do, folder, cases):
+    "Each case's error or None, until one fails"
+    warnings.simplefilter('ignore')
+    out = {}
+    for case in cases:
+        start = time.time()
+        try: out[case[-4]] = globals()[do](folder, *case), None
+        except Exception: out[case[-4]] = None, traceback.format_exc()
+        if out[case[-4]][1]: break
+        out[case[-4]] = time.time()-start, None
+    return out

@@ -1,0 +1,164 @@
+"What several processes show about the runtime, besides that every plan trains the same model"
+import gc, warnings, weakref
+from collections import Counter
+
+import torch, torch.distributed as dist
+from torch.distributed.tensor import DTensor
+
+from equal import CONFIGS, SEQ, batch, spec_of
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
+from galvatron.runtime.collectives import count_collectives
+from galvatron.runtime.optim import LossScaler, adamw, clip_grad_norm
+from galvatron.runtime.parallelise import Context
+from galvatron.runtime.schedule import Pipeline
+from galvatron.runtime.stage import StageModel
+
+def rows(model, step=0):
+    tokens, labels = batch(step, model.plan.global_bsz)
+    return [dict(tokens=tokens[list(r)], labels=labels[list(r)]) for r in model.rows()]
+
+def whole(t): return (t.full_tensor() if isinstance(t, DTensor) else t).detach()
+
+def collectives_of_a_step():
+    "By type and flag: what is gathered and reduced in a step of 4 micro-batches, 6 units"
+    seen = {}
+    for dp in 'ddp', 'zero2', 'zero3':
+        for asynchronous in True, False:
+            plan = Plan((S(dp_type=dp),)*4, V(embed_sdp=dp=='zero3'), chunks=4, global_bsz=16, default_dp_type='ddp' if dp=='zero3' else dp)
+            pipeline = Pipeline(StageModel(spec_of('llama'), plan, RunOptions('fp32', async_grad_reduce=asynchronous)))
+            pipeline.step(rows(pipeline.model))
+            with count_collectives() as calls: pipeline.step(rows(pipeline.model))
+            seen[dp,asynchronous] = Counter(c.kind for c in calls.calls if c.nbytes>8), sum(c.nbytes for c in calls.calls if c.kind in ('all_reduce', 'reduce_scatter') and c.nbytes>8)
+    n = sum(p.numel() for p in StageModel(spec_of('llama'), plan, RunOptions('fp32')).parameters())      # DTensors: the whole
+    for (dp,asynchronous),(count,nbytes) in seen.items():
+        times = 1 if asynchronous else 4
+        assert count[{'ddp':'all_reduce'}.get(dp, 'reduce_scatter')]==6*times, (dp, asynchronous, count)
+        assert abs(nbytes/(4*n*times)-1)<.01, (dp, asynchronous, nbytes, n)
+        gathers = dict(ddp=0, zero2=6, zero3=2*6*4)[dp]
+        assert count['all_gather']==gathers, (dp, asynchronous, count)
+    return {k:dict(c) for k,(c,_) in seen.items()}
+
+def tensor_parallel_exchanges():
+    "Two exchanges forward and two backward in a layer; shares of replicated gradients in one message a step"
+    for sp in False, True:
+        plan = Plan((S(4),)*4, V(4), chunks=2, global_bsz=8)
+        pipeline = Pipeline(StageModel(spec_of('gpt'), plan, RunOptions('fp32', sequence_parallel=sp)))
+        with count_collectives() as calls: pipeline.step(rows(pipeline.model))
+        act = 4*SEQ*32*4                                                # bytes of a micro-batch's activation
+        got = Counter(c.kind for c in calls.calls if c.nbytes==act)
+        ends = 2                                                        # embedding leaves, head enters
+        want = dict(all_gather=2*(4*2*2+4*2+ends), reduce_scatter=2*(4*2*2+ends)) if sp else dict(all_reduce=2*(4*2*2+ends))
+        assert got==want, (sp, got, want)
+
+def low_precision():
+    "bf16 and fp16 follow fp32 under any plan; at rest everything is in single precision"
+    plans = [Plan((S(2, dp_type='zero3'), S(4), S(2, ulysses=True), S()), V(2), chunks=2, global_bsz=16),
+             Plan((S(dp_type='zero3'), S(4, recompute=True), S(4), S(4)), V(4), chunks=2, global_bsz=16),
+             Plan((S(), S(2), S(2, recompute=True), S(dp_type='zero3')), V(2), 2, (3, 1), 'pipedream_flush', 4, 16)]
+    for kind in 'llama', 'gpt':
+        for plan in plans:
+            losses = {}
+            for precision in 'fp32', 'bf16', 'fp16':
+                model = StageModel(spec_of(kind), plan, RunOptions(precision, sequence_parallel=plan.pp_deg==1))
+                pipeline, opt, scaler = Pipeline(model), adamw(model, lr=1e-2), LossScaler(2.**10)
+                losses[precision] = []
+                for step in range(3):
+                    scale = scaler.tensor(model.place.device) if precision=='fp16' else None
+                    losses[precision].append(pipeline.step(rows(model, step), scale).item())
+                    assert all(p.dtype==p.grad.dtype==torch.float32 for p in model.parameters())
+                    if scale is None:
+                        clip_grad_norm(model, 1.)
+                        opt.step()
+                    else: assert scaler.step(model, opt, 1.)[1]
+                    opt.zero_grad()
+            for precision in 'bf16', 'fp16':
+                assert all(abs(a-b)<.02*b for a,b in zip(losses[precision], losses['fp32'])), (kind, str(plan), losses)
+            assert losses['bf16']!=losses['fp32']
+
+def overflow_is_skipped():
+    "An infinite gradient on one rank makes every rank skip the step and halve the scale"
+    model = StageModel(spec_of('llama'), Plan((S(), S(2), S(), S()), pp_deg=2, chunks=2, global_bsz=8), RunOptions('fp16'))
+    pipeline, opt, scaler = Pipeline(model), adamw(model), LossScaler(2.**100)
+    before = [p.detach().clone() for p in model.parameters()]
+    pipeline.step(rows(model), scaler.tensor('cpu'))
+    norm, stepped = scaler.step(model, opt, 1.)
+    assert not stepped and scaler.scale==2.**99 and not norm.isfinite()
+    assert all(torch.equal(whole(a), whole(b)) for a,b in zip(before, model.parameters()))
+
+def dropout_follows_what_is_computed():
+    "Masks agree where ranks compute the same and differ elsewhere, recomputation repeats them, evaluation has none"
+    config = dict(CONFIGS['gpt'], attn_pdrop=.1, resid_pdrop=.1, embd_pdrop=.1)
+    spec, losses = ModelSpec.from_hf(config, seq=SEQ), {}
+    for sp in False, True:
+        for recompute in False, True:
+            plan = Plan((S(4, recompute=recompute), S(2, recompute=recompute))*2, V(2), chunks=2, global_bsz=8)
+            model = StageModel(spec, plan, RunOptions('fp64', sequence_parallel=sp))
+            pipeline, opt = Pipeline(model), adamw(model, lr=1e-2)
+            run = []
+            for step in range(2):
+                run.append(pipeline.step(rows(model, step)).item())
+                opt.step(); opt.zero_grad()
+            losses[sp,recompute] = run, pipeline.evaluate(rows(model)).item(), pipeline.evaluate(rows(model)).item()
+            for g in model.named_global_parameters():           # replicas stay replicas
+                if g.unit.context.tp>1 and g.rule.shard is None:
+                    mine = (g.param.to_local() if isinstance(g.param, DTensor) else g.param).detach()
+                    theirs = [torch.empty_like(mine) for _ in range(g.unit.context.tp)]
+                    dist.all_gather(theirs, mine, group=g.unit.context.tp_group)
+                    assert all(torch.equal(t, mine) for t in theirs), g.name
+        (a,ea,eb),(b,ec,_) = losses[sp,False], losses[sp,True]
+        assert all(abs(x-y)<1e-12*x for x,y in zip(a, b)) and ea==eb and abs(ea-ec)<1e-12*ea, losses
+        assert a[0]!=ea
+    return losses
+
+def nothing_stays_alive():
+    "After a step no activation is alive, and what it returned has no graph"
+    plan = Plan((S(2), S(), S(2, recompute=True), S(dp_type='zero3')), V(2), 2, (), 'pipedream_flush', 8, 32)
+    model = StageModel(spec_of('llama'), plan, RunOptions('fp32', sequence_parallel=True))
+    pipeline, refs = Pipeline(model), []
+    for u in model.units: u.module.register_forward_hook(lambda m, a, out: refs.append(weakref.ref(out)))
+    loss = pipeline.step(rows(model))
+    gc.collect()
+    assert refs and not any(r() is not None for r in refs) and not loss.requires_grad
+
+def gathered_inputs_are_not_saved():
+    "Megatron-SP: between forward and backward a layer holds slices only"
+    model = StageModel(spec_of('llama'), Plan((S(4),)*4, V(4), global_bsz=4), RunOptions('fp32', sequence_parallel=True))
+    refs, enter = [], Context.enter
+    def watched(self, x):
+        y = enter(self, x)
+        refs.append(weakref.ref(y))
+        return y
+    Context.enter = watched
+    try: loss = model(None, SEQ, **rows(model)[0])
+    finally: Context.enter = enter
+    gc.collect()
+    alive = sum(r() is not None for r in refs)
+    assert len(refs)==9 and alive==1, (len(refs), alive)               # the head's matrix keeps its input
+    loss.backward()
+
+def two_models_at_once():
+    "Steps of two models in turn give what each gives alone"
+    plans = [Plan((S(2), S(), S(4), S(2, consecutive=False)), V(2), chunks=2, global_bsz=8), Plan((S(), S(2), S(2, ulysses=True), S()), pp_deg=2, chunks=2, global_bsz=8)]
+    def make(p): return Pipeline(StageModel(spec_of('llama'), p, RunOptions('fp64')))
+    alone = []
+    for p in plans:
+        q = make(p)
+        alone.append([q.step(rows(q.model, i)).item() for i in range(2)])
+    pair = [make(p) for p in plans]
+    assert [list(l) for l in zip(*([q.step(rows(q.model, i)).item() for q in pair] for i in range(2)))]==alone
+
+CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
+         gathered_inputs_are_not_saved, two_models_at_once]
+
+def run_all():
+    import time, traceback
+    warnings.simplefilter('ignore')
+    out = {}
+    for case in CASES:
+        start = time.time()
+        try: out[case.__name__] = True, case(), time.time()-start
+        except Exception:
+            out[case.__name__] = False, traceback.format_exc(), 0
+            break
+    return out

@@ -1,0 +1,52 @@
+"The runtime on four processes: what is sent, precision, dropout, memory, models side by side; and its layers beside Hugging Face's"
+import pytest, torch
+from transformers import AutoModelForCausalLM
+
+from equal import CONFIGS, SEQ, batch
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import LayerStrategy as S, Plan, RunOptions
+from galvatron.runtime.launch import run_ranks
+from galvatron.runtime.optim import adamw, clip_grad_norm
+from galvatron.runtime.schedule import Pipeline
+from galvatron.runtime.stage import StageModel
+from runtime_cases import CASES, run_all
+
+@pytest.fixture(scope='module')
+def results(): return run_ranks(run_all, 4, timeout=240, backend='gloo')
+
+@pytest.mark.parametrize('case', [c.__name__ for c in CASES])
+def test_four_ranks(results, case):
+    for rank,res in enumerate(results):
+        if case not in res: pytest.skip('an earlier case failed')
+        assert res[case][0], f'rank {rank}:\n{res[case][1]}'
+
+FAMILIES = dict(CONFIGS, qwen2=dict(CONFIGS['llama'], model_type='qwen2'), mistral=dict(CONFIGS['llama'], model_type='mistral', sliding_window=5))
+
+@pytest.mark.parametrize('kind', FAMILIES)
+def test_huggingface(kind):
+    "One process, single precision: logits, loss, gradients and weights of Hugging Face's model, trained by PyTorch's own means"
+    torch.manual_seed(0)
+    spec = ModelSpec.from_hf(FAMILIES[kind], seq=SEQ)
+    model = StageModel(spec, Plan((S(), S(recompute=True))*2, global_bsz=8, chunks=2), RunOptions('fp32'))
+    hf = AutoModelForCausalLM.from_config(spec.hf_config(), attn_implementation='eager')
+    left = hf.load_state_dict({g.name: g.to_hf(g.param.detach()) for g in model.named_global_parameters()}, strict=not spec.tied)
+    assert not left.unexpected_keys and set(left.missing_keys)<=({'lm_head.weight'} if spec.tied else set())
+    pipeline, ours = Pipeline(model), adamw(model, lr=1e-2, eps=1e-5, weight_decay=.1)
+    decay = [p for p in hf.parameters() if p.dim()>1]
+    theirs = torch.optim.AdamW([dict(params=decay), dict(params=[p for p in hf.parameters() if p.dim()<2], weight_decay=0.)], lr=1e-2, eps=1e-5, weight_decay=.1)
+    tokens, labels = batch(0, 8)
+    close = dict(rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(None, SEQ, tokens)[...,:spec.vocab], hf(tokens).logits, **close)
+    for step in range(3):
+        tokens, labels = batch(step, 8)
+        loss = torch.nn.functional.cross_entropy(hf(tokens).logits.flatten(0, 1), labels.flatten())
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(hf.parameters(), .5)
+        got = pipeline.step([dict(tokens=tokens[list(r)], labels=labels[list(r)]) for r in model.rows()])
+        torch.testing.assert_close(got.float(), loss, **close)
+        torch.testing.assert_close(clip_grad_norm(model, .5).float(), norm, **close)
+        for o in ours,theirs:
+            o.step()
+            o.zero_grad()
+    want = dict(hf.named_parameters())
+    for g in model.named_global_parameters(): torch.testing.assert_close(g.to_hf(g.param), want[g.name], rtol=1e-3, atol=1e-4, msg=lambda m: f'{g.name}: {m}')

@@ -1,0 +1,160 @@
+"Training on several processes: it learns, resumes to the bit, logs what it should, keeps its memory, and fails well"
+import json, math, os, re, time
+
+import numpy as np
+import pytest
+
+from galvatron.plan import GalvatronError
+from galvatron.runtime.launch import RankError, run_ranks
+
+SEQ, VOCAB = 16, 40
+
+class Counting:
+    "Samples that count upwards from a random start"
+    def __init__(self, n, seed=0): self.n, self.seed = n, seed
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        text = (np.random.default_rng([self.seed, i]).integers(VOCAB) + np.arange(SEQ+1))%VOCAB
+        return dict(tokens=text[:-1], labels=text[1:])
+
+def setup(text, options='fp32', chunks=2, pipeline_type='pipedream_flush', layers=4, **kw):
+    from galvatron.model_spec import ModelSpec
+    from galvatron.plan import Plan, RunOptions, VocabStrategy
+    spec = ModelSpec.from_size('llama_hf', layers=layers, seq=SEQ, hidden_size=32, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64, vocab_size=VOCAB)
+    return spec, Plan.from_text(text, global_bsz=8, chunks=chunks, pipeline_type=pipeline_type, vocab=VocabStrategy(**kw)), RunOptions(options)
+
+def go(text, args, n=4000, valid=True, setup_kw=None):
+    "Train on this rank: last record and the whole loss curve"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup(text, **(setup_kw or {}))
+    t = Trainer(spec, plan, TrainArgs(**dict(lr=1e-2, eval_iters=4, tensorboard=False) | args), options)
+    last = t.fit(Counting(n), Counting(64, 1) if valid else None)
+    return last, {r['step']:r['loss'] for r in t.history}
+
+def records(folder): return [json.loads(l) for l in open(f'{folder}/metrics.jsonl')]
+
+def learns_and_resumes(folder):
+    "One launch, several runs: two stages; data parallel with tensor parallel; resumed under the same and under another plan"
+    two, tp = '2-1-1 x2 || 2-1-1 x2', '1-2*-1, 1-1-2f x3'
+    base = dict(train_iters=30, lr_decay_style='cosine', lr_warmup_iters=3, log_interval=10)
+    out = dict(two=go(two, dict(base, log_dir=f'{folder}/two', eval_interval=15)), tp=go(tp, dict(base, log_dir=f'{folder}/tp'), setup_kw=dict(width=2)))
+    for name,plan in dict(same=two, other=tp).items():
+        d = f'{folder}/ck_{name}'
+        out[f'{name}_half'] = go(two, dict(base, save=d, save_interval=5, exit_interval=12), valid=False)
+        out[name] = go(plan, dict(base, save=d, load=d), valid=False, setup_kw=dict(width=2) if name=='other' else None)
+    return out
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+    d = tmp_path_factory.mktemp('runs')
+    return d, run_ranks(learns_and_resumes, 2, str(d), timeout=240)
+
+def test_learns(runs):
+    _, ranks = runs
+    for name in ('two', 'tp'):
+        last, losses = ranks[0][name]
+        assert losses[1]>3.3 and losses[30]<1. and last['perplexity']<math.exp(1.2)
+        assert ranks[1][name][1]==losses # every rank reports the global loss
+    a, b = ranks[0]['two'][1], ranks[0]['tp'][1]
+    assert all(abs(a[i]-b[i])<2e-3*a[i] for i in range(1, 11)) # another plan, the same training
+
+def test_resume_is_exact(runs):
+    d, ranks = runs
+    whole, half, same, other = (ranks[0][k][1] for k in ('two', 'same_half', 'same', 'other'))
+    assert list(half)==list(range(1, 13)) and list(same)==list(range(13, 31))
+    assert all(half[i]==whole[i] for i in half) and all(same[i]==whole[i] for i in same)
+    assert all(abs(other[i]-whole[i])<5e-3*whole[i]+1e-3 for i in other)
+    assert [r['step'] for r in records(d/'ck_same')]==list(range(1, 31))
+
+def test_metrics(runs):
+    d, _ = runs
+    rows = records(d/'two')
+    steps, evals = [r for r in rows if 'loss' in r], [r for r in rows if 'eval_loss' in r]
+    assert [r['step'] for r in steps]==list(range(1, 31)) and [r['step'] for r in evals]==[15, 30]
+    assert all(r['perplexity']==pytest.approx(math.exp(r['eval_loss'])) for r in evals)
+    r = steps[-1]
+    assert {'loss', 'grad_norm', 'lr', 'ms', 'tokens_per_s', 'tflops', 'flop_convention', 'allocated_mib', 'reserved_mib', 'samples'}<=set(r)
+    spec, plan, _ = setup('2-1-1 x2 || 2-1-1 x2')
+    assert r['samples']==240 and r['tokens_per_s']==pytest.approx(8*SEQ/r['ms']*1e3) and r['tflops']==pytest.approx(spec.step_flops(8)/2/r['ms']/1e9)
+    assert steps[2]['lr']==pytest.approx(1e-2) and steps[-1]['lr']<1e-4
+    assert len(steps[9]['measured_mib'])==2 and steps[9]['measured_ms']>0
+
+def several():
+    "fp16 with loss scaling, a trace, memory over 300 steps, a plan with its prediction"
+    import tempfile
+    from galvatron.runtime.train import TrainArgs, Trainer
+    out = dict(fp16=go('1-1-2 x4', dict(train_iters=20), setup_kw=dict(options='fp16')), bf16=go('1-2*-1 x4', dict(train_iters=20), setup_kw=dict(options='bf16')))
+    spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
+    t = Trainer(spec, plan, TrainArgs(train_iters=300, eval_iters=0, lr=1e-2, clip_grad=0.), options)
+    t.fit(Counting(4000))
+    out['memory'] = [r['allocated_mib'] for r in t.history]
+    with tempfile.TemporaryDirectory() as d:
+        go('2-1-1 x2 || 2-1-1 x2', dict(train_iters=8, profile=2, log_dir=d, eval_iters=0))
+        out['trace'] = sorted(os.listdir(d)), 'traceEvents' in json.load(open(f"{d}/trace_rank{os.environ['RANK']}.json"))
+    return out
+
+def test_precisions_memory_and_traces():
+    ranks = run_ranks(several, 2, timeout=240)
+    for k in ('fp16', 'bf16'): assert ranks[0][k][1][20]<2.
+    for r in ranks:
+        m = r['memory']
+        assert max(m[-50:])-max(m[20:70])<3, m[::20] # MiB, of some 500
+        assert r['trace'][1]
+    assert 'trace_rank0.json' in ranks[0]['trace'][0]
+
+def trainer(n=50):
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
+    return Trainer(spec, plan, TrainArgs(train_iters=n, lr=1e-2, eval_iters=0), options)
+
+def disk_fails():
+    import torch.distributed as dist
+    class Broken(Counting):
+        def __getitem__(self, i):
+            if i>=24 and dist.get_rank()==1: raise OSError('disk on fire')
+            return super().__getitem__(i)
+    trainer().fit(Broken(4000))
+
+def test_a_failing_rank_names_itself_and_the_step():
+    t = time.time()
+    with pytest.raises(RankError) as e: run_ranks(disk_fails, 2, timeout=120)
+    assert e.value.rank==1 and time.time()-t<60
+    out = e.value.output[1]
+    assert '[rank 1 of 2, stage 1, step 4] OSError: disk on fire' in out
+    assert 'Traceback' not in e.value.output[0] or 'lost the connection' in e.value.output[0]
+
+def refusals():
+    "Data and losses that cannot be: every rank gets the same message"
+    import torch
+    class Long(Counting):
+        def __getitem__(self, i): return {k:np.tile(v, 2) for k,v in super().__getitem__(i).items()}
+    class Big(Counting):
+        def __getitem__(self, i): return {k:v+VOCAB for k,v in super().__getitem__(i).items()}
+    class Positions(Counting):
+        def __getitem__(self, i): return super().__getitem__(i) | dict(position_ids=np.arange(SEQ))
+    out = []
+    for data in (Long, Big, Positions, Counting):
+        t = trainer()
+        if data is Counting: # weights that are no numbers
+            with torch.no_grad():
+                for p in t.model.parameters(): p.mul_(math.nan)
+        try: t.fit(data(4000))
+        except GalvatronError as e: out.append(str(e))
+    return out
+
+def test_data_and_losses_that_cannot_be():
+    words = 'samples of 32 tokens, the model is set up for 16', 'vocabulary has 40 entries', 'position_ids', 'step 1: the loss is nan'
+    for ms in run_ranks(refusals, 2, timeout=120): assert len(ms)==4 and all(w in m for w,m in zip(words, ms))
+
+@pytest.mark.parametrize('kw,words', [
+    (dict(lr=0.), 'lr: 0.0'), (dict(clip_grad=-1.), 'clip_grad'), (dict(train_iters=0), 'train_iters: 0'), (dict(lr_decay_style='step'), 'cosine'),
+    (dict(lr_warmup_iters=3, lr_warmup_fraction=.1), 'lr_warmup_fraction'), (dict(weight_decay=.1, adam_weight_decay=.2), 'two names'), (dict(min_lr=1.), 'min_lr'), (dict(save_interval=0), 'save_interval'),
+    (dict(train_iters=3, epochs=2), 'one of'), (dict(lr_decay_style='WSD'), 'lr_wsd_decay_iters')])
+def test_bad_arguments(kw, words):
+    from galvatron.runtime.arguments import TrainArgs
+    with pytest.raises(GalvatronError, match=re.escape(words)): TrainArgs(**kw)
+
+def test_plan_is_checked_before_anything_starts():
+    from galvatron.runtime.train import Trainer
+    spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
+    with pytest.raises(GalvatronError, match='pp_deg'): Trainer(spec, plan, options=options)
