@@ -182,7 +182,7 @@ def exchange_of(
     b:Layout, # How they shall be cut
     n:int, # Ranks of the stage
     me:int = None, # A rank of it (default: the one with the most partners)
-) -> tuple: # (op, share of the whole tensor that is the large side on the rank, group), or None where no byte leaves or reaches it
+) -> tuple: # (op, share of the whole tensor that is the large side on the rank, ranks, group to price it as), or None where nothing moves
     "The one collective that turns layout `a` into `b`"
     a, b, n, blocks = _one_block(a, b, n)
     what = kind(a, b, n)[0]
@@ -190,9 +190,10 @@ def exchange_of(
     parts = components(a, b, n)
     mine = max(parts, key=len) if me is None else next(c for c in parts if me%n in c)
     if len(mine)==1: return None
-    group = Group(len(mine), min(y-x for x, y in zip(mine, mine[1:])))
-    if what=='all_gather': return 'all_gather', 1/(b.parts('B')*b.parts('S')*blocks), group
-    return 'all_to_all', received(a, b, n)/blocks, group
+    gaps = {y-x for x, y in zip(mine, mine[1:])}
+    group = Group(len(mine), min(gaps)) if len(gaps)==1 and n%len(mine)==0 else Group(n, 1) # unevenly spaced ranks: as slow as their whole block
+    if what=='all_gather': return 'all_gather', 1/(b.parts('B')*b.parts('S')*blocks), len(mine), group
+    return 'all_to_all', received(a, b, n)/blocks, len(mine), group
 
 def _one_block(a, b, n):
     "Where both layouts begin by cutting the batch, blocks of ranks do not talk to each other: one of them is enough"
@@ -212,7 +213,6 @@ def relayout_ms(
     "Time to turn layout `a` of a tensor into `b`, ms; zero where no byte moves between ranks"
     found = exchange_of(a, b, n)
     if found is None: return 0.0*nbytes
-    op, share, (size, stride) = found
-    if op=='all_to_all': share *= size/(size-1) # the regular exchange in which each rank receives as much
-    if n%size: size, stride = next(d for d in range(size, n+1) if n%d==0), 1 # an irregular set of ranks: the next group that profiles have
-    return hardware.time(op, share*nbytes, size, stride)
+    op, share, ranks, group = found
+    if op=='all_to_all': share *= ranks/(ranks-1) # the regular exchange in which each rank receives as much
+    return hardware.time(op, share*nbytes, *group)

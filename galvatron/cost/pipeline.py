@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
            'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices', 'borders',
-           'boundary_ms', 'rank_messages', 'stage_units', 'context_mib', 'StagePrediction', 'Prediction', 'predict']
+           'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
+           'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
@@ -18,7 +19,7 @@ from fastcore.basics import patch
 from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
 from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
-from ..model_spec import ModelSpec
+from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
@@ -254,17 +255,32 @@ def borders(
     return [(a, b, setting.spec.layer_types[k]) for a, b, k in zip(path, path[1:], passed)]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #75da0479
+def message_bytes(
+    before:LayerType, # Type of the last layer before the border
+    after:LayerType, # Type of the first layer behind it
+    setting:Setting,
+) -> float: # bytes
+    "What a rank sends to the next stage for a micro-batch"
+    return token_mib(before, setting)*MIB/setting.stage_size*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
+
+def message_ms(
+    before:LayerType, # Type of the last layer before the border
+    after:LayerType, # Type of the first layer behind it
+    pp:int, # Stages
+    both:bool, # Messages go both ways at once
+    setting:Setting,
+) -> float: # ms
+    "Time of the message between two stages"
+    return setting.hardware.time('p2p_both' if both else 'p2p', message_bytes(before, after, setting), pp, setting.stage_size)
+
 def boundary_ms(
     plan:Plan,
     stage:int, # The boundary behind this stage
     setting:Setting,
 ) -> float: # ms of one message
-    "Time of the message between two stages"
-    spec, i = setting.spec, plan.stage_layers(stage)[-1]
-    before, after = spec.layer_type(i), spec.layer_type(i+1)
-    mib = token_mib(before, setting)*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
-    both = plan.pipeline_type!='gpipe' and plan.chunks>1
-    return setting.hardware.time('p2p_both' if both else 'p2p', mib*MIB/setting.stage_size, plan.pp_deg, setting.stage_size)
+    "Time of the message between two stages of a plan"
+    i = plan.stage_layers(stage)[-1]
+    return message_ms(setting.spec.layer_type(i), setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #d80c8dec
 def rank_messages(
@@ -306,9 +322,11 @@ def _between(plan, rank, setting):
     n, pp, stage, out = setting.stage_size, plan.pp_deg, rank//setting.stage_size, []
     for a, b, t in borders(plan, stage, setting, type_indices(setting.spec)):
         for x, y, phase in ((a, b, 'forward'), (b, a, 'backward')):
-            if (found := exchange_of(x, y, n, rank%n)): out.append((Collective(found[0], found[1]*token_mib(t, setting)*MIB, found[2], 1, phase), plan.chunks))
-    for side in (stage>0, stage<pp-1):
-        if side: out += [(Collective(op, token_mib(setting.spec.layer_types[0], setting)*MIB/n, Group(pp, n)), plan.chunks) for op in ('send', 'recv')]
+            if (found := exchange_of(x, y, n, rank%n)): out.append((Collective(found[0], found[1]*token_mib(t, setting)*MIB, Group(found[2]), 1, phase), plan.chunks))
+    layers = plan.stage_layers(stage)
+    for i, side in ((layers[0]-1, stage>0), (layers[-1], stage<pp-1)):
+        nbytes = message_bytes(setting.spec.layer_type(i), setting.spec.layer_type(i+1), setting) if side else 0
+        if side: out += [(Collective(op, nbytes, Group(pp, n)), plan.chunks) for op in ('send', 'recv')]
     if setting.spec.tied and pp>1 and stage in (0, pp-1): out.append((tied_message(plan.vocab.layer(plan.default_dp_type), setting, pp), 1))
     return out + [(Collective('all_reduce', 8, Group(pp*n), 1, 'end'), STEP_SYNCS)]*(pp*n>1)
 
