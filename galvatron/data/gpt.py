@@ -396,9 +396,12 @@ class MockDataset:
 
     def __len__(self): return self.num_samples
 
-    def __getitem__(self, i):
+    def rng(self, i:int)->np.random.Generator: # Generator of sample i
         if not -len(self)<=i<len(self): raise IndexError(f'sample {i} of {len(self)}')
-        rng = np.random.Generator(np.random.Philox(key=[self.seed, i%len(self)]))
+        return np.random.Generator(np.random.Philox(key=[self.seed, i%len(self)]))
+
+    def __getitem__(self, i):
+        rng = self.rng(i)
         text = rng.integers(0, self.vocab_size, (1, self.seq_length+1))
         res = {k:v[0] for k,v in causal_sample(text).items()}
         if self.padded:
@@ -410,20 +413,20 @@ class MockDataset:
 @dataclass
 class DataArgs:
     "Where samples come from"
-    data_path:list[str]|None = field(default=None, metadata=dict(nargs='*', help='prefix of a token file, or a blend: weight prefix weight prefix ...'))
-    split:str = field(default='969, 30, 1', metadata=dict(help='weights of train, valid, test when all come from --data-path'))
-    train_data_path:list[str]|None = field(default=None, metadata=dict(nargs='*', help='prefix or blend for training, instead of --data-path'))
-    valid_data_path:list[str]|None = field(default=None, metadata=dict(nargs='*', help='prefix or blend for validation'))
-    test_data_path:list[str]|None = field(default=None, metadata=dict(nargs='*', help='prefix or blend for the test'))
-    data_cache_path:str|None = field(default=None, metadata=dict(help='folder for sample orders (default: beside each token file)'))
-    mock_data:bool = field(default=False, metadata=dict(help='random tokens instead of files'))
-    eod_mask_loss:bool = field(default=False, metadata=dict(help='ignore the label behind the end of a document'))
-    reset_position_ids:bool = field(default=False, metadata=dict(help='count positions from the start of each document'))
-    reset_attention_mask:bool = field(default=False, metadata=dict(help='attention does not cross the end of a document'))
-    mmap_bin_files:bool = field(default=True, metadata=dict(help='map token files into memory; --no_mmap_bin_files reads them'))
-    num_workers:int = field(default=2, metadata=dict(help='threads that read ahead; 0 reads when asked'))
-    dataloader_type:str = field(default='single', metadata=dict(help='single: in dataset order; cyclic: each epoch newly shuffled', choices=['single','cyclic']))
-    no_shared_storage:bool = field(default=False, metadata=dict(help='accepted for compatibility: every node finds or builds its own cache anyway'))
+    data_path:list[str]|None=None # Prefix of a token file, or a blend: weight prefix weight prefix ...
+    split:str='969, 30, 1' # Weights of train, valid, test when all come from data_path
+    train_data_path:list[str]|None=None # Prefix or blend for training, instead of data_path
+    valid_data_path:list[str]|None=None # Prefix or blend for validation
+    test_data_path:list[str]|None=None # Prefix or blend for the test
+    data_cache_path:str|None=None # Folder for sample orders; default: beside each token file
+    mock_data:bool=False # Random tokens instead of files
+    eod_mask_loss:bool=False # Ignore the label behind the end of a document
+    reset_position_ids:bool=False # Count positions from the start of each document
+    reset_attention_mask:bool=False # Attention does not cross the end of a document
+    mmap_bin_files:bool=True # Map token files into memory; otherwise read them
+    num_workers:int=2 # Threads that read ahead; 0 reads when asked
+    dataloader_type:str=field(default='single', metadata={'choices':('single','cyclic')}) # In dataset order, or each epoch newly shuffled
+    no_shared_storage:bool=False # Accepted: every node finds or builds its own cache anyway
 
 # %% ../../nbs/41_data.gpt.ipynb #6c1c3340
 def parse_blend(
@@ -457,7 +460,7 @@ def gpt_dataset(
     prefixes,weights = parse_blend(words)
     one = lambda p,n: GPTDataset(IndexedDataset(p, mmap), seq_length, n, seed, split, part, options, cache)
     if len(prefixes)==1 and weights is None: return one(prefixes[0], num_samples)
-    folder = None if cache is True else cache or None
+    folder = Path(prefixes[0])/'cache'/'BlendedDataset_indices' if cache is True else cache or None
     if weights is None:
         parts = [one(p, None) for p in prefixes]
         return BlendedDataset(parts, None, num_samples if num_samples is None else min(num_samples, sum(map(len, parts))), folder)

@@ -21,15 +21,16 @@ class Order:
         n:int, # Samples in the dataset
         kind:str='single', # single: as they come, again and again; cyclic: each epoch newly shuffled
         seed:int=1234, # Seed of the shuffles
+        endless:bool=False, # Number on behind the end, for datasets that change a sample from epoch to epoch
     ):
         if n<1: raise GalvatronError('the dataset has no sample')
         if kind not in ('single','cyclic'): raise GalvatronError(f'--dataloader-type {kind!r} is not single or cyclic')
-        self.n,self.kind,self.seed,self._kept = n,kind,seed,{}
+        self.n,self.kind,self.seed,self.endless,self._kept = n,kind,seed,endless,{}
 
     def __call__(self, k:np.ndarray)->np.ndarray:
         epoch,i = np.divmod(np.asarray(k, np.int64), self.n)
-        if self.kind=='single': return i
-        return np.array([self._permutation(e)[j] for e,j in zip(epoch.tolist(), i.tolist())], np.int64)
+        if self.kind=='cyclic': i = np.array([self._permutation(e)[j] for e,j in zip(epoch.tolist(), i.tolist())], np.int64)
+        return epoch*self.n+i if self.endless else i
 
 # %% ../../nbs/43_data.loader.ipynb #a7f73724
 @patch
@@ -44,6 +45,7 @@ def _permutation(self:Order, epoch:int)->np.ndarray:
 # %% ../../nbs/43_data.loader.ipynb #521de5a3
 class Loader:
     "Micro-batches of one rank, step after step"
+    _pool = None
     def __init__(self,
         dataset, # Anything with a length and samples that are {name: array}
         global_bsz:int, # Samples of a step, over all ranks
@@ -59,7 +61,7 @@ class Loader:
         if global_bsz<1 or chunks<1 or global_bsz%chunks: raise GalvatronError(f'chunks {chunks} must divide the global batch of {global_bsz} samples')
         self.dataset,self.global_bsz,self.chunks = dataset,global_bsz,chunks
         self.rows = [np.asarray(r, np.int64) for r in (rows_fn or all_rows)(global_bsz, chunks)]
-        self.order = Order(len(dataset), kind, seed)
+        self.order = Order(len(dataset), kind, seed, getattr(dataset, 'endless', False))
         self.consumed,self._next,self.device = start_sample,start_sample,device
         self._pool = ThreadPoolExecutor(num_workers, 'galvatron-data') if num_workers and any(map(len, self.rows)) else None
         self._ahead,self._queue = ahead,deque()
@@ -116,7 +118,9 @@ def close(self:Loader):
     "Stop reading ahead"
     if self._pool: self._pool.shutdown(wait=False, cancel_futures=True)
     self._pool = None
-    self._queue.clear()
+
+@patch
+def __del__(self:Loader): self.close()
 
 @patch
 def state_dict(self:Loader)->dict:
@@ -125,7 +129,7 @@ def state_dict(self:Loader)->dict:
 
 @patch
 def load_state_dict(self:Loader, state:dict):
-    "Continue after the samples consumed so far"
+    "Continue after the samples consumed so far; what was read ahead is dropped"
     self._queue.clear()
-    self.order = Order(self.order.n, state['kind'], state['seed'])
+    self.order = Order(self.order.n, state['kind'], state['seed'], self.order.endless)
     self.consumed = self._next = state['consumed']

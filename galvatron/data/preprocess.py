@@ -29,15 +29,15 @@ from ..plan import GalvatronError
 # %% ../../nbs/42_data.preprocess.ipynb #e3064144
 @dataclass
 class PreprocessArgs(TokenizerArgs):
-    "Arguments of `galvatron preprocess-data`"
-    input:list[str] = field(default_factory=list, metadata=dict(nargs='+', help='.jsonl, .json, .txt, each also with .gz; several are joined in this order'))
-    output_prefix:str = field(default='', metadata=dict(help='results are OUTPUT_PREFIX_KEY_document.bin and .idx'))
-    json_keys:list[str] = field(default_factory=lambda: ['text'], metadata=dict(nargs='+', help='keys to tokenise, each into a file of its own'))
-    append_eod:bool = field(default=False, metadata=dict(help='end each document with the end-of-document id'))
-    split_sentences:bool = field(default=False, metadata=dict(help='one sequence a sentence, for BERT; results are named _sentence'))
-    workers:int = field(default=1, metadata=dict(help='processes that tokenise'))
-    log_interval:int = field(default=1000, metadata=dict(help='accepted for compatibility; progress is shown all the time'))
-    strict:bool = field(default=False, metadata=dict(help='stop at the first bad line'))
+    "What to tokenise"
+    input:list[str]=field(default_factory=list) # .jsonl, .json or .txt, each also as .gz; several are joined in this order
+    output_prefix:str='' # Results are OUTPUT_PREFIX_KEY_document.bin and .idx
+    json_keys:list[str]=field(default_factory=lambda: ['text']) # Keys to tokenise, each into a file of its own
+    append_eod:bool=False # End each document with the end-of-document id
+    split_sentences:bool=False # One sequence a sentence, for BERT and T5; results are named _sentence
+    workers:int=1 # Processes that tokenise
+    log_interval:int=1000 # Accepted: progress is shown all the time
+    strict:bool=False # Stop at the first bad line
 
 # %% ../../nbs/42_data.preprocess.ipynb #e79dee09
 def read_documents(
@@ -91,8 +91,8 @@ def split_sentences(
     res,start = [],0
     for m in _end.finditer(text):
         word = text[start:m.start()].rsplit(None, 1)[-1:]
-        word = word[0].rstrip('.').lstrip('("\'[').lower() if word and word[0].endswith('.') else ''
-        if word in ABBREVIATIONS or len(word)==1 and word.isalpha(): continue
+        word = word[0].rstrip('.').lstrip('("\'[') if word and word[0].endswith('.') else ''
+        if word.lower() in ABBREVIATIONS or len(word)==1 and word.isupper(): continue
         res.append(text[start:m.end()].strip())
         start = m.end()
     return [s for s in [*res, text[start:].strip()] if s]

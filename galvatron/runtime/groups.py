@@ -76,18 +76,27 @@ def _backend(device_type:str):
     "The default group's backend for a kind of device, or None"
     return dict(o.split(':') for o in dist.get_backend_config().split(',')).get(device_type)
 
+def _warm(ranks, group, device):
+    "Make all connections of a group that NCCL would make at first use"
+    x = torch.zeros(1, device=device)
+    dist.all_reduce(x, group=group)
+    if len(ranks)==2:
+        peer = ranks[dist.get_rank()==ranks[0]]
+        ops = [dist.P2POp(f, y, peer, group) for f,y in ((dist.isend, x), (dist.irecv, torch.empty_like(x)))]
+        for work in dist.batch_isend_irecv(ops): work.wait()
+
 def groups_for(
     sets:list, # tuples of global ranks, ascending; the same list on every rank of the world
     device, # where the groups' tensors live
 )->dict: # rank set -> group; sets without this rank have a placeholder
     "Groups for rank sets, made once in the life of the default group; a collective call of the whole world"
     if _made['world'] is not dist.group.WORLD:
-        _made.update(world=dist.group.WORLD, groups={tuple(range(dist.get_world_size())): dist.group.WORLD})
-    groups, device = _made['groups'], torch.device(device)
-    new = [s for s in dict.fromkeys(sets) if s not in groups]
-    for s in new: groups[s] = dist.new_group(list(s), backend=_backend(device.type))
+        _made.update(world=dist.group.WORLD, groups={})
+    groups, device, all_ranks = _made['groups'], torch.device(device), tuple(range(dist.get_world_size()))
+    new = [s for s in dict.fromkeys([all_ranks, *sets]) if s not in groups]
+    for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(list(s), backend=_backend(device.type))
     for s in new:
-        if len(s)>1 and dist.get_rank() in s: dist.all_reduce(torch.zeros(1, device=device), group=groups[s])
+        if len(s)>1 and dist.get_rank() in s: _warm(s, groups[s], device)
     return groups
 
 # %% ../../nbs/20_runtime.groups.ipynb #e1f900e7

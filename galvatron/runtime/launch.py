@@ -24,7 +24,9 @@ def init_distributed(
     local, n_local = int(os.environ.get('LOCAL_RANK', 0)), int(os.environ.get('LOCAL_WORLD_SIZE', 1))
     if backend is None: backend = 'nccl' if torch.cuda.is_available() and torch.cuda.device_count()>=n_local else 'gloo'
     device = torch.device('cuda', local) if backend=='nccl' else torch.device('cpu')
-    if device.type=='cuda': torch.cuda.set_device(device)
+    if device.type=='cuda':
+        torch.cuda.set_device(device)
+        os.environ.setdefault('NCCL_RUNTIME_CONNECT', '0')
     if 'WORLD_SIZE' in os.environ and 'MASTER_ADDR' in os.environ and not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s), device_id=device if device.type=='cuda' else None)
     return device
