@@ -789,11 +789,21 @@ def depth_rows(self:ModelProfile)->list:
     return out
 
 @patch
+def noisy(self:ModelProfile)->list:
+    "Processed layer keys whose difference of depths came out at zero or below"
+    return [k for k,v in difference(self.depth_rows()).items() if v<=0 and _LAYER.match(k)]
+
+@patch
 def to_computation(self:ModelProfile)->dict:
-    "The content of the computation file"
+    "The content of the computation file; where noise swallowed a difference, the layer timed alone"
     rows = self.depth_rows()
     raw = {f'layernum[{",".join(map(str, r["layers"]))}]_bsz{r["batch"]}_seq{_lst(r["seq"])}': r['forward_ms'] for r in rows}
-    return {**raw, **difference(rows)}
+    out = {**raw, **difference(rows)}
+    for k in self.noisy():
+        t,b,s = map(int, _LAYER.match(k).groups())
+        try: out[k] = self.forward_ms(t, b, seq=s)/b
+        except GalvatronError: del out[k]
+    return out
 
 # %% ../../nbs/03_profile.files.ipynb #026c4fa5
 @patch

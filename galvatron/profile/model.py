@@ -18,6 +18,7 @@ import torch
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from tqdm.auto import tqdm
 
 from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
@@ -54,8 +55,10 @@ class ProfileModelArgs:
     compile:bool=False # Compile each layer, as in training with the same switch
     widths:str='' # Widths to measure, separated by commas (default: 1, 2, 4, ... up to max_tp_deg)
     forms:str='tp,sp,ulysses' # How ranks share a layer: tp, sp, ulysses
+    batches:str='' # Batches to measure, separated by commas, in place of those of the mode
     max_tokens:int=0 # Leave out points with more tokens; 0: none
-    budget_ms:float=0. # Time for the repetitions of one timing; 0: 150 on a GPU, 40 on a CPU
+    budget_ms:float=0. # Time for the repetitions of one timing; 0: 100 on a GPU, 40 on a CPU
+    time_limit:float=0. # Seconds after which no further point is begun; a rerun goes on from there. 0: none
     output_dir:str='configs' # Where the files go
     device:str='' # cuda or cpu; empty: cuda if there is one
     analytic:str='' # h200, h100 or a100: write formulas, measure nothing
@@ -73,7 +76,7 @@ def batches_and_lengths(
 )->list: # (batch, lengths of the layer types), small ones first
     "Which points the arguments ask for"
     if a.profile_mode not in ('static','batch','sequence'): raise GalvatronError(f'profile-model: profile_mode {a.profile_mode!r}: static, batch or sequence')
-    given = _lengths(a)
+    given = _numbers(a.profile_seq_length_list, 'profile_seq_length_list')
     lengths = [tuple(given)] if given and len(seqs)>1 else [(s,) for s in given] or [tuple(seqs)]
     if a.profile_mode=='sequence':
         if len(seqs)>1: raise GalvatronError('profile-model: profile_mode sequence is for models with one layer type')
@@ -81,14 +84,15 @@ def batches_and_lengths(
         if a.profile_type=='memory': lengths = _doubling(a)
     batches = [a.profile_batch_size or (1 if a.profile_mode=='sequence' else 8)]
     if a.profile_mode=='batch': batches = _range(a.profile_min_batch_size, a.profile_max_batch_size, a.profile_batch_size_step, 'batch_size')
+    batches = _numbers(a.batches, 'batches') or batches
     points = [(b,s) for s in lengths for b in batches if not a.max_tokens or b*max(s)<=a.max_tokens]
     if not points: raise GalvatronError(f'profile-model: no point has at most {a.max_tokens} tokens')
     return sorted(points, key=lambda p: (p[0]*max(p[1]), p))
 
 # %% ../../nbs/05_profile.model.ipynb #45f1c12e
-def _lengths(a):
-    try: return [int(s) for s in (a.profile_seq_length_list or '').split(',') if s.strip()]
-    except ValueError: raise GalvatronError(f'profile-model: profile_seq_length_list {a.profile_seq_length_list!r} must be numbers separated by commas') from None
+def _numbers(text, what):
+    try: return [int(s) for s in (text or '').split(',') if s.strip()]
+    except ValueError: raise GalvatronError(f'profile-model: {what} {text!r} must be numbers separated by commas') from None
 
 def _doubling(a):
     lo,hi = a.profile_min_seq_length,a.profile_max_seq_length
@@ -98,7 +102,7 @@ def _doubling(a):
 
 def widths_of(a:ProfileModelArgs)->list:
     "Widths to measure: powers of two up to the largest, or those given"
-    if a.widths: return sorted({1, *(int(w) for w in a.widths.split(','))})
+    if a.widths: return sorted({1, *_numbers(a.widths, 'widths')})
     return [2**i for i in range(a.max_tp_deg.bit_length())]
 
 # %% ../../nbs/05_profile.model.ipynb #02f949d5
@@ -133,9 +137,10 @@ class Alone(Place):
         one = self._groups[(0,)]
         return torch.distributed.device_mesh.DeviceMesh.from_group([one]*3, self.device.type, mesh=torch.tensor([[[0]]]), mesh_dim_names=('rep','shard','tp'))
 
-def few_layers(spec, n:int):
-    "The spec and the HuggingFace config of the same model with `n` layers"
+def few_layers(spec, n:int, longest:int):
+    "The spec and the HuggingFace config of the same model with `n` layers, and positions for the longest sequence"
     config = spec.hf_config()
+    if hasattr(config, 'n_positions'): config.n_positions = max(config.n_positions, longest)
     config.num_hidden_layers = n
     if hasattr(config, 'layer_types') and config.layer_types: config.layer_types = config.layer_types[:n]
     return replace(spec, layer_types=(replace(spec.layer_types[0], count=n),)), config
@@ -143,13 +148,13 @@ def few_layers(spec, n:int):
 # %% ../../nbs/05_profile.model.ipynb #30ceb6de
 class Rank:
     "The units that one of `width` ranks holds: embedding, a plain layer, a recomputed layer, head"
-    def __init__(self, spec, form:str, width:int, options:RunOptions, device, layers:int=0):
+    def __init__(self, spec, form:str, width:int, options:RunOptions, device, layers:int=0, longest:int=0):
         u = form=='ulysses' and width>1
         one = LayerStrategy(width, ulysses=u)
         plan = Plan((one,)*layers or (one, replace(one, recompute=True)), VocabStrategy(width, u), global_bsz=width)
         self.options = replace(options, sequence_parallel=form=='sp')
         place = Alone(plan, self.options, device) if width>1 else Place.solo(device)
-        small,config = few_layers(spec, plan.n_layers)
+        small,config = few_layers(spec, plan.n_layers, longest)
         self.model = StageModel(small, plan, self.options, place, config=config)
         self.width,self.split,self.device,self.hidden = width, 1 if form=='tp' else width, device, spec.layer_types[0].hidden
         self.vocab = spec.vocab
@@ -166,7 +171,7 @@ def pass_times(
     gradient, # Output -> gradient to start from
     device, # Where it runs
     budget_ms:float, # Time for the repetitions
-    least:int=3, most:int=10, # Their bounds
+    least:int=3, most:int=15, # Their bounds
 )->tuple: # Forward ms, backward ms, spread of their sum
     "Median times of forward and backward"
     def calls():
@@ -206,21 +211,28 @@ def _local(t): return t.to_local() if hasattr(t, 'to_local') else t
 @contextmanager
 def memory(device, known=()):
     "Yields a function that returns (bytes now, peak bytes since the last call) above those at the start"
-    if device.type!='cuda':
-        with Live(known) as m:
-            def read():
-                now,peak = m.now,m.peak
-                m.peak = m.now
-                return now,peak
-            yield read
-        return
+    collect = gc.isenabled()
+    gc.disable() # nothing old may be freed while we look
+    try:
+        if device.type=='cuda': yield _cuda_reader(device)
+        else:
+            with Live(known) as m:
+                def read():
+                    now,peak,m.peak = m.now,m.peak,m.now
+                    return now,peak
+                yield read
+    finally:
+        if collect: gc.enable()
+
+def _cuda_reader(device):
+    "The allocator's figures above those of now"
     start = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     def read():
         now,peak = torch.cuda.memory_allocated(device)-start,torch.cuda.max_memory_allocated(device)-start
         torch.cuda.reset_peak_memory_stats(device)
         return now,peak
-    yield read
+    return read
 
 def held_by(unit)->list:
     "Tensors that a unit holds for good: parameters at rest, working copies, buffers"
@@ -237,7 +249,6 @@ def pass_memory(
 )->tuple: # MiB kept, working MiB above them, peak MiB of both
     "What one forward and backward hold"
     forward() # fills working copies and lazy buffers
-    gc.collect()
     device = next(unit.module.parameters()).device
     with memory(device, [*held_by(unit), *(t for t in (x, gradient, *others) if t is not None)]) as read:
         y = forward()
@@ -254,7 +265,11 @@ def layer_point(r:Rank, form:str, width:int, batch:int, seq:int, do:set, budget_
     out,(plain,again) = {},(r.unit(f'layers.{i}') for i in (0,1))
     kw,x = r.model.rope(plain.context, seq),r.x(batch, seq)
     g = torch.randn_like(x)
-    run = lambda u: lambda: u(x, **kw)
+    def run(u):
+        def forward():
+            x.grad = None # the gradient of the input goes on to the layer before, it is not added up
+            return u(x, **kw)
+        return forward
     if 'time' in do:
         f,b,spread = pass_times(run(plain), g, r.device, budget_ms)
         f2,b2,_ = pass_times(run(again), g, r.device, budget_ms)
@@ -270,7 +285,10 @@ def end_points(r:Rank, form:str, width:int, batch:int, seq:int, do:set, budget_m
     "Measure embedding and head with the loss"
     tokens,x = r.tokens(batch, seq),r.x(batch, seq)
     g,out = torch.randn_like(x),dict(embed={}, head={})
-    runs = dict(embed=(lambda: r.unit('embed')(tokens), g, None), head=(lambda: r.unit('head')(x, tokens)/tokens.numel(), None, x))
+    def head():
+        x.grad = None
+        return r.unit('head')(x, tokens)/tokens.numel()
+    runs = dict(embed=(lambda: r.unit('embed')(tokens), g, None), head=(head, None, x))
     for kind,(run,grad,inp) in runs.items():
         if 'time' in do:
             f,b,spread = pass_times(run, grad, r.device, budget_ms)
@@ -282,17 +300,17 @@ def end_points(r:Rank, form:str, width:int, batch:int, seq:int, do:set, budget_m
     return [Point(kind, 0, form, width, batch, seq, **d) for kind,d in out.items()]
 
 # %% ../../nbs/05_profile.model.ipynb #8e48739b
-def depth_row(spec, n:int, batch:int, seq:int, do:set, options:RunOptions, device, budget_ms:float)->dict:
-    "One whole model of `n` layers on one rank"
-    r = Rank(spec, 'tp', 1, options, device, layers=n)
+def depth_row(r:Rank, batch:int, seq:int, do:set, budget_ms:float, step:bool=True)->dict:
+    "One whole model on one rank; `step` times the optimizer too"
+    n,device = r.model.plan.n_layers,r.device
     tokens,row = r.tokens(batch, seq),dict(layers=[n], batch=batch, seq=[seq])
     run = lambda: r.model(None, seq, tokens, tokens, 1/tokens.numel())
     if 'time' in do:
         once_ms([run], device)
         reps = int(min(10, max(3, budget_ms/max(once_ms([run], device)[0], 1e-3))))
         row['forward_ms'],row['spread'] = median_spread(once_ms([run]*reps, device))
-    row |= _optimizer_row(r, run, budget_ms) if 'time' in do else {}
     if 'memory' in do: row |= _depth_memory(r, run)
+    if 'time' in do and step: row |= _optimizer_row(r, run, budget_ms)
     return row
 
 def _optimizer_row(r, run, budget_ms):
@@ -343,7 +361,7 @@ def tasks_for(a:ProfileModelArgs, spec)->list:
     for w in widths_of(a):
         for form in ['tp'] if w==1 else forms:
             if can_share(t, form, w, [s[0] for _,s in points]): out += [Task(form, w, b, s[0], ends=form!='ulysses') for b,s in points]
-    return out + [Task('tp', 1, b, s[0], layers=n) for n in (a.layernum_min,a.layernum_max) for b,s in points]
+    return [Task('tp', 1, b, s[0], layers=n) for n in (a.layernum_min,a.layernum_max) for b,s in points] + out
 
 # %% ../../nbs/05_profile.model.ipynb #2b7b1d5c
 TIME_FIELDS,MEMORY_FIELDS = ('forward_ms','backward_ms'),('activation_mib',)
@@ -369,20 +387,21 @@ def is_oom(e:BaseException)->bool:
     "Whether an error says that memory ran out, on a GPU or a CPU"
     return isinstance(e, (MemoryError, torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e).lower() for s in ('out of memory', "can't allocate memory"))
 
-def run_task(task:Task, r, spec, a:ProfileModelArgs, options:RunOptions, device)->tuple: # Points, depth rows
-    "Measure one task"
-    do,budget = wanted(a),a.budget_ms or (150. if device.type=='cuda' else 40.)
-    if options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
-    if task.layers: return [], [depth_row(spec, task.layers, task.batch, task.seq, do, options, device, budget)]
+def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool)->tuple: # Points, depth rows
+    "Measure one task; the first of a whole model times the optimizer too"
+    do,budget = wanted(a),a.budget_ms or (100. if r.device.type=='cuda' else 40.)
+    if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
+    if task.layers: return [], [depth_row(r, task.batch, task.seq, do, budget, first)]
     pts = [layer_point(r, task.form, task.width, task.batch, task.seq, do, budget)]
     return pts + (end_points(r, task.form, task.width, task.batch, task.seq, do, budget) if task.ends else []), []
 
 # %% ../../nbs/05_profile.model.ipynb #7c3b6f8d
 @contextmanager
-def build(task:Task, spec, options:RunOptions, device):
-    "The units for a task's form and width (whole models are built by their own task)"
+def build(group:list, spec, options:RunOptions, device):
+    "The units for the form, width and layers of a group of tasks"
+    task,longest = group[0],max(t.seq for t in group)
     with imagined(task.width), attention_kernels(options.flash_attn):
-        r = None if task.layers else Rank(spec, task.form, task.width, options, device)
+        r = Rank(spec, task.form, task.width, options, device, task.layers, longest)
         try: yield r
         finally:
             del r
@@ -397,7 +416,7 @@ def oom_rows(task:Task)->tuple: # Points, depth rows
 # %% ../../nbs/05_profile.model.ipynb #86efbf8e
 class Book:
     "The profile as it grows: each finished point is on disk"
-    def __init__(self, path, m:ModelProfile): self.path,self.m = Path(path),m
+    def __init__(self, path, m:ModelProfile, deadline:float=float('inf')): self.path,self.m,self.deadline = Path(path),m,deadline
 
     def add(self, points, depths):
         "Record what a task measured"
@@ -442,22 +461,25 @@ def _warn(text): print(f'galvatron: warning: {text}', file=sys.stderr)
 
 def run_group(group:list, book:Book, spec, a, options, device, bar):
     "Run the tasks of one build; after one that ran out of memory the larger ones are marked, not run"
-    full,done = None,wanted(a)
+    full,do = None,wanted(a)
     try:
-        with build(group[0], spec, options, device) as r:
+        with build(group, spec, options, device) as r:
             for task in group:
+                if time.time()>book.deadline: return
                 bar.set_postfix_str(str(task), refresh=False)
-                if full and task.batch*task.seq>=full and not task.layers: book.add(*oom_rows(task)); bar.update(); continue
-                try: book.add(*run_task(task, r, spec, a, options, device))
+                try:
+                    if full and task.batch*task.seq>=full: raise MemoryError
+                    book.add(*run_task(task, r, a, first=task is group[0]))
                 except Exception as e:
                     if not is_oom(e): raise
-                    full = task.batch*task.seq; e.__traceback__ = None
-                    book.add(*oom_rows(task)); _warn(f'{task}: out of memory, recorded as such')
+                    if not full: _warn(f'{task}: out of memory; recorded as such, for this point and larger ones')
+                    full = full or task.batch*task.seq; e.__traceback__ = None
+                    book.add(*oom_rows(task))
                 bar.update()
     except Exception as e: # the build itself
         if not is_oom(e): raise
         for task in group:
-            if not is_done(task, book.m, done): book.add(*oom_rows(task)); bar.update()
+            if not is_done(task, book.m, do): book.add(*oom_rows(task)); bar.update()
 
 # %% ../../nbs/05_profile.model.ipynb #d61b18e2
 def profile_model(
@@ -468,21 +490,23 @@ def profile_model(
     if a.analytic: return _analytic(a, spec)
     device = _device(a)
     options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
+    if a.time_limit: book.deadline = time.time()+a.time_limit
     tasks = tasks_for(a, spec)
     if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
     todo = [t for t in tasks if not is_done(t, book.m, do)]
     groups = {}
     for t in todo: groups.setdefault((t.form, t.width, t.layers), []).append(t)
-    from tqdm.auto import tqdm
     with tqdm(total=len(tasks), initial=len(tasks)-len(todo), desc=f'profile-model {spec.name}', leave=False, mininterval=.5) as bar:
         for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
     if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
+    if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
+    for k in book.m.noisy(): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
     book.m.save(a.output_dir)
     return book.m
 
 def _analytic(a, spec):
     "The files from formulas"
-    m = ModelProfile.analytic(spec, a.analytic, a.mixed_precision, seqs=_lengths(a) if len(spec.layer_types)==1 else None, widths=widths_of(replace(a, max_tp_deg=max(a.max_tp_deg, 16))))
+    m = ModelProfile.analytic(spec, a.analytic, a.mixed_precision, seqs=_numbers(a.profile_seq_length_list, 'profile_seq_length_list') if len(spec.layer_types)==1 else None, widths=widths_of(replace(a, max_tp_deg=max(a.max_tp_deg, 16))))
     names,folder = model_files(a.mixed_precision, spec.name),Path(a.output_dir)
     check_folder(folder, names.values())
     check_machine(folder/names['rich'], folder/names['computation'], dict(device=m.device), a.force)

@@ -1,0 +1,94 @@
+"""Profile the model zoo on one GPU within a time limit, and pack or unpack what was measured
+
+    python tools/profile_h200.py --out DIR [--minutes 9] [--models llama-7b gpt-6.7b] [--compile]     measure; leaves DIR/profiles.tar.gz, rewritten after each model
+    python tools/profile_h200.py --out DIR --hardware                                                   collectives of all visible GPUs as well
+    python tools/profile_h200.py --out DIR --tiny --device cpu                                          the same steps on toy shapes
+    python tools/profile_h200.py --unpack FILE                                                          put the files where the package ships them
+"""
+import argparse, os, sys, tarfile, time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+ROOT = Path(__file__).resolve().parent.parent/'galvatron'
+
+MODELS = { # name: (model_type, lengths)
+    'llama-7b':('llama_hf','2048,4096,8192'), 'llama3-8b':('llama_hf','2048,4096,8192'), 'qwen2.5-7b':('llama_hf','2048,4096,8192'),
+    'gpt-1.5b':('gpt_hf','1024,2048,4096,8192'), 'gpt-6.7b':('gpt_hf','2048,4096,8192'), 'llama-13b':('llama_hf','2048,4096,8192')}
+TINY = dict(vocab_size=512, hidden_size=64, intermediate_size=192, num_attention_heads=8)
+
+
+def spec_of(name, tiny):
+    from galvatron.model_spec import ModelSpec
+    return ModelSpec.from_size(MODELS[name][0], name, **({**TINY, 'num_key_value_heads':8} if tiny and MODELS[name][0]=='llama_hf' else TINY if tiny else {}))
+
+def measure(name, folder, seconds, o):
+    "One model: few batches at every width and form, then every batch to 8 at width 1"
+    from galvatron.profile.model import ProfileModelArgs, profile_model
+    end = time.time()+seconds
+    lengths = '32,64,128' if o.tiny else MODELS[name][1]
+    common = dict(profile_type='all', profile_mode='static', profile_seq_length_list=lengths, max_tp_deg=8, mixed_precision=o.precision, compile=o.compile, budget_ms=o.budget_ms,
+                  max_tokens=256 if o.tiny else 32768, output_dir=str(folder), device=o.device)
+    spec = spec_of(name, o.tiny)
+    profile_model(ProfileModelArgs(batches='1,2,4,8', time_limit=max(1., end-time.time()), **common), spec)
+    if time.time()<end: profile_model(ProfileModelArgs(batches='3,5,6,7', widths='1', time_limit=max(1., end-time.time()), **{**common, 'profile_seq_length_list':lengths.split(',')[0]}), spec)
+    return spec
+
+def report(folder, spec, precision):
+    "The layer alone beside the difference of two depths; spread of the repeats"
+    from galvatron.profile.files import ModelProfile, difference
+    m = ModelProfile.load(folder, spec, precision)
+    alone = {(p.batch,p.seq):p for p in m.points if p.kind=='layer' and p.width==1 and p.forward_ms}
+    by = difference([d for d in m.depths if 'forward_ms' in d])
+    for (b,s),p in sorted(alone.items(), key=lambda i: (i[0][1],i[0][0])):
+        d = by.get(f'layertype_0_bsz{b}_seq{s}')
+        if d: print(f'  {spec.name} {b} x {s}: alone {p.forward_ms:.3f} ms, by difference {d*b:.3f} ms ({d*b/p.forward_ms-1:+.1%}), backward {p.backward_ms:.3f}, '
+                    f'recompute {p.recompute_ms:.3f}, spread {p.spread:.1%}, keeps {p.activation_mib or 0:.0f} MiB')
+    best = max(alone, key=lambda k: k[0]*k[1])
+    print('  forward time x width / time at width 1, at', best, {f'{p.form} {p.width}': round(p.forward_ms*p.width/alone[best].forward_ms, 2) for p in m.points
+          if p.kind=='layer' and (p.batch,p.seq)==best and p.forward_ms})
+
+def pack(work, out):
+    "Everything measured so far as one file, replaced whole"
+    tmp = Path(out)/'.profiles.tmp'
+    with tarfile.open(tmp, 'w:gz') as t: t.add(work, arcname='.')
+    os.replace(tmp, Path(out)/'profiles.tar.gz')
+
+def unpack(path):
+    "Model files to galvatron/model_zoo/<model>/configs, hardware files to galvatron/profile_hardware/hardware_configs"
+    with tarfile.open(path) as t:
+        for member in t.getmembers():
+            if not member.isfile(): continue
+            kind,name = Path(member.name).parts[-2:]
+            to = ROOT/('profile_hardware/hardware_configs' if kind=='hardware_configs' else f'model_zoo/{kind}/configs')/name
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(t.extractfile(member).read()); print(to.relative_to(ROOT.parent))
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
+    p.add_argument('--models', nargs='*', default=list(MODELS)); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float, default=60.)
+    p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true')
+    o = p.parse_args()
+    if o.unpack: return unpack(o.unpack)
+    if not o.out: p.error('--out or --unpack')
+    start,end,failed = time.time(),time.time()+60*o.minutes,[]
+    work = Path(o.out)/'work' if o.tiny else Path('/tmp/galvatron_profiles')
+    work.mkdir(parents=True, exist_ok=True); Path(o.out).mkdir(parents=True, exist_ok=True)
+    if o.hardware:
+        from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
+        hw = profile_hardware(ProfileHardwareArgs(output_dir=str(work/'hardware_configs'), device=o.device, end_mb=4 if o.tiny else 1024, timeout=300))
+        print(f'{hw.name}: {len(hw.tables)} tables, overlap {hw.overlap}, {hw.matmul_tflops:.0f} TFLOP/s, {hw.copy_gbps:.0f} GB/s, {time.time()-start:.0f} s'); pack(work, o.out)
+    for i,name in enumerate(o.models):
+        seconds = (end-time.time())/(len(o.models)-i)*1.3 # what one leaves the next may use
+        if end-time.time()<15: failed.append(f'{name}: no time left'); continue
+        t,folder = time.time(),work/MODELS[name][0]
+        try:
+            spec = measure(name, folder, min(seconds, end-time.time()), o)
+            print(f'{name}: {time.time()-t:.0f} s'); report(folder, spec, o.precision)
+        except Exception as e: # one model's failure leaves the others
+            import traceback; traceback.print_exc(); failed.append(f'{name}: {e}')
+        pack(work, o.out); sys.stdout.flush()
+    print(f'{time.time()-start:.0f} s in all', *failed, sep='\n')
+    return bool(failed)
+
+if __name__=='__main__': sys.exit(main())
