@@ -15,8 +15,7 @@ import re
 import sys
 from collections import deque
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, fields
-from itertools import chain
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +104,7 @@ class Encoded:
     lengths:np.ndarray # [sequences]
     counts:np.ndarray # [documents] sequences in each
 
+# %% ../../nbs/42_data.preprocess.ipynb #e4f0e416
 _state = {}
 def _start(args:PreprocessArgs):
     "Set up a worker"
@@ -134,6 +134,7 @@ def _encode(path, batch)->tuple[list, dict, int]:
     docs = [t for t,_ in parsed if t is not None]
     return [e for _,e in parsed if e], {k:_encode_key(args, tok, [t[k] for t in docs]) for k in args.json_keys}, sum(len(raw) for _,raw in batch)
 
+# %% ../../nbs/42_data.preprocess.ipynb #bd6e649a
 def _encode_key(args, tok, texts)->Encoded:
     parts = [split_sentences(t) if args.split_sentences else [t] for t in texts]
     ids = tok.encode_many([s for p in parts for s in p])
@@ -175,6 +176,7 @@ class Report:
         bad = f'; {self.bad:,} bad lines were left out' if self.bad else ''
         return f'{self.documents:,} documents, {self.tokens:,} tokens{bad}: ' + ', '.join(self.prefixes)
 
+# %% ../../nbs/42_data.preprocess.ipynb #9cff4cfc
 def _check(args:PreprocessArgs):
     if not args.input: raise GalvatronError('--input: name at least one file')
     if not args.output_prefix: raise GalvatronError('--output-prefix: name the result')
@@ -219,6 +221,7 @@ def write_about(prefix:str, args:TokenizerArgs, tok):
     Path(temp).write_text(json.dumps(about, indent=1)+'\n')
     os.replace(temp, f'{prefix}.json')
 
+# %% ../../nbs/42_data.preprocess.ipynb #786b45ec
 def read_about(prefix:str)->dict:
     "What `prefix.json` says; empty if there is none"
     path = Path(f'{prefix}.json')
