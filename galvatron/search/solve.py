@@ -6,9 +6,9 @@
 __all__ = ['PER_MICRO', 'ONCE', 'LIMIT', 'MARGIN', 'ROOM', 'TRACED', 'TIGHT', 'NEAR', 'SKETCHES', 'WIDTH', 'ROUNDS', 'MIXES',
            'Chain', 'pareto', 'choices', 'breakpoints', 'lagrange', 'undominated', 'multisets', 'orders',
            'stage_orders', 'Options', 'Stage', 'stage_of', 'contents', 'stage_options', 'cheapest_move', 'least_memory',
-           'cheapest', 'Solution', 'lay_out', 'solve_stage', 'longest', 'count', 'pieces', 'path_of', 'standard_paths',
-           'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture', 'relaxed_time', 'memory_edges',
-           'least_budget', 'Pipeline', 'solve_pipeline', 'solve']
+           'cheapest', 'Solution', 'lay_out', 'Single', 'longest', 'count', 'pieces', 'traced', 'path_of',
+           'standard_paths', 'transient_steps', 'edge_bounds', 'contents_of', 'prefix_suffix', 'even_division',
+           'best_mixture', 'relaxed_time', 'memory_edges', 'least_budget', 'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -436,17 +436,30 @@ def lay_out(
             out += left[u][:take]; del left[u][:take]
     return out
 
-def solve_stage(
-    chain:Chain, # With one stage
+@dataclass(eq=False)
+class Single:
+    "A search without a pipeline"
+    chain:Chain
+
+    @cached_property
+    def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
+    @cached_property
+    def bound(self) -> float:
+        "No plan is faster than this, ms"
+        s = stage_of(self.chain, 0, self.chain.runs, self.weight)
+        return np.inf if s is None else float(lagrange(s.ns, s.costs, s.mems, s.peaks, s.room, s.floor)[1].min() + self.chain.fixed[0]@self.weight)
+
+@patch
+def solve(
+    self:Single,
     cap:float = np.inf, # Only a faster plan matters, ms
 ) -> Solution:
-    "Best plan without a pipeline"
-    w = np.array([chain.chunks, chain.chunks, 1.0, 1.0])
-    fixed = float(chain.fixed[0]@w)
-    o = cheapest(chain, 0, chain.runs, (True, True), w, cap-fixed, scalar=True)
+    "Best plan"
+    c, fixed = self.chain, float(self.chain.fixed[0]@self.weight)
+    o = cheapest(c, 0, c.runs, (True, True), self.weight, cap-fixed, scalar=True)
     if o is None: return Solution(np.inf, cap)
-    ms = float(chain.iteration(o.time+chain.fixed, np.zeros(0)))
-    return Solution(ms, min(ms, o.complete+fixed), (chain.n_layers,), tuple(lay_out(chain, o.counts[0], o.order[0])))
+    ms = float(c.iteration(o.time+c.fixed, np.zeros(0)))
+    return Solution(ms, min(ms, o.complete+fixed), (c.n_layers,), tuple(lay_out(c, o.counts[0], o.order[0])))
 
 # %% ../../nbs/11_search.solve.ipynb #12a15491
 def longest(
@@ -500,6 +513,24 @@ def pieces(
             seen[i, m] = n
     return [out]
 
+def traced(
+    x:np.ndarray, # [P, 4] time vectors
+    wires:np.ndarray, # [P-1] messages
+    chunks:int, # Micro-batches
+    kind:str, # Schedule
+) -> tuple: # (counts, message counts, the same of the piece that repeats), or None where a path does not repeat
+    "A longest path, and what a micro-batch more adds to it"
+    pp, steps = len(x), longest(x, wires, chunks, kind)
+    more_W, more_q = np.zeros((pp, 4)), np.zeros(pp-1)
+    for alike in pieces(steps, kind):
+        if not alike: return None
+        more = [count(p, pp) for p in alike]
+        if kind!='gpipe':
+            for (w, _), p in zip(more, alike): w[p[0][0], 0] -= 1          # both ends are the same action of two micro-batches
+        w, r = max(more, key=lambda c: (c[0]*x).sum()+c[1]@wires)
+        more_W, more_q = more_W+w, more_q+r
+    return *count(steps, pp), more_W, more_q
+
 def path_of(
     x:np.ndarray, # [P, 4] time vectors
     wires:np.ndarray, # [P-1] messages
@@ -508,20 +539,19 @@ def path_of(
     short:bool = False, # Trace a short pipeline only
 ) -> tuple: # ([P, 4], [P-1]) counts, or None where a long path cannot be continued
     "Counts of a path that is longest, or close to it, for these durations"
-    pp = len(x)
-    m = chunks if 2*pp*chunks<=TRACED and not short else min(chunks, 3*pp+4)
-    steps = longest(x, wires, m, kind)
-    W, q = count(steps, pp)
-    for alike in pieces(steps, kind) if m<chunks else ():
-        if not alike: return None
-        more = [count(p, pp) for p in alike]
-        if kind!='gpipe':
-            for (w, _), p in zip(more, alike): w[p[0][0], 0] -= 1          # both ends are the same action of two micro-batches
-        w, r = max(more, key=lambda c: (c[0]*x).sum()+c[1]@wires)
-        W, q = W+(chunks-m)*w, q+(chunks-m)*r
-    return W, q
+    few = 3*len(x)+4
+    if chunks<=few or (2*len(x)*chunks<=TRACED and not short): return count(longest(x, wires, chunks, kind), len(x))
+    found = traced(x, wires, few, kind)
+    return found and (found[0]+(chunks-few)*found[2], found[1]+(chunks-few)*found[3])
 
 # %% ../../nbs/11_search.solve.ipynb #5aaf9d33
+@lru_cache(None)
+def _slow_stages(pp, chunks, kind):
+    "Traced paths of a pipeline with equal stages, and of those with one slow stage"
+    x = np.tile([1.0, 2.0, 0.0, 0.0], (pp+1, pp, 1))
+    for k in range(pp): x[k+1, k] *= 1.3
+    return [(traced(v, np.zeros(pp-1), chunks, kind) if repeat else (*count(longest(v, np.zeros(pp-1), chunks, kind), pp), 0.0, 0.0)) for v in x for repeat in [chunks==3*pp+4]]
+
 @lru_cache(None)
 def standard_paths(
     pp:int, # Stages
@@ -529,37 +559,55 @@ def standard_paths(
     kind:str, # Schedule
 ) -> tuple: # of (counts, message counts); the last is the average of those with one slow stage
     "Paths to start from"
-    out = []
-    for k in range(-1, pp):
-        x = np.tile([1.0, 2.0, 0.0, 0.0], (pp, 1))
-        if k>=0: x[k] *= 1.3
-        out.append(path_of(x, np.zeros(pp-1), chunks, kind, short=True))
+    few = min(chunks, 3*pp+4)
+    out = [p and (p[0]+(chunks-few)*p[2], p[1]+(chunks-few)*p[3]) for p in _slow_stages(pp, few, kind)]
     slow = [p for p in out[1:] if p is not None]
     out = [p for p in out if p is not None] + [tuple(np.mean([s[i] for s in slow], 0) for i in (0, 1))]
     return tuple(p for n, p in enumerate(out) if not any((p[0]==o[0]).all() and (p[1]==o[1]).all() for o in out[:n]))
 
 # %% ../../nbs/11_search.solve.ipynb #997f391a
+def transient_steps(
+    peaks:list, # Transients of each run's strategies
+    floor:float, # Transient whatever the layers
+    most:int = 5, # Intervals
+) -> list: # of (least, largest) transient of an interval
+    "Intervals that cover what the largest transient of a stage can be"
+    tau = np.unique(np.maximum(np.concatenate(peaks), floor))
+    return [(part[0], part[-1]) for part in np.array_split(tau, min(most, len(tau)))]
+
 def edge_bounds(
     chain:Chain,
     weights:np.ndarray, # [paths, P, 4]
 ) -> np.ndarray: # [paths, P, L+1, L+1] ms: stage j with layers l..r-1, inf where they do not fit
     "Least weighted time of each stage's contents, by the linear relaxation without borders"
-    L, (l, r) = chain.n_layers, np.triu_indices(chain.n_layers+1, 1)
-    done = np.cumsum(np.r_[np.zeros((1, chain.time.shape[0])), np.eye(chain.time.shape[0])[chain.types]], 0)
-    n, back = np.unique(done[r]-done[l], axis=0, return_inverse=True)       # [contents, T]
+    L, (n, back, l, r) = chain.n_layers, contents_of(chain)
     out = np.full((len(weights), chain.pp, L+1, L+1), np.inf)
     for j in range(chain.pp):
-        picks = [choices(chain, j, t) for t in range(chain.time.shape[0])]
-        if any(len(k)==0 for k, _ in picks): return out
-        mems, room = [m for _, m in picks], chain.budget-chain.base[j]-max(chain.floor[j], min(chain.transient[t, k].min() for t, (k, _) in enumerate(picks)))
-        fits = n@[m.min() for m in mems] <= room+ROOM
+        picks = [(t, *choices(chain, j, t)) for t in range(chain.time.shape[0])]
+        if any(len(k)==0 for _, k, _ in picks): return out
+        peaks = [chain.transient[t, k] for t, k, _ in picks]
         for i, w in enumerate(weights):
-            costs = [chain.time[t, k]@w[j] for t, (k, _) in enumerate(picks)]
+            costs, mems, best = [chain.time[t, k]@w[j] for t, k, _ in picks], [m for *_, m in picks], np.full(len(n), np.inf)
             mu = breakpoints(costs, mems, 64)
-            v = np.stack([(c+mu[:, None]*a).min(1) for c, a in zip(costs, mems)])         # [T, prices]
-            bound = np.where(fits, (n@v-mu*room).max(1), np.inf)
-            out[i, j, l, r] = bound[back.ravel()] + chain.fixed[j]@w[j]
+            priced = [c+mu[:, None]*a for c, a in zip(costs, mems)]
+            for low, high in transient_steps(peaks, chain.floor[j]):
+                ok, room = [p<=high for p in peaks], chain.budget-chain.base[j]-low
+                v = np.stack([np.where(o, x, np.inf).min(1) for x, o in zip(priced, ok)])        # [T, prices]
+                least = np.array([np.where(o, a, np.inf).min() for a, o in zip(mems, ok)])
+                some = np.isfinite(least)
+                fits = (n[:, some]@least[some] <= room+ROOM) & ~(n[:, ~some]>0).any(1)
+                best = np.minimum(best, np.where(fits, (n[:, some]@v[some]-mu*room).max(1), np.inf))
+            out[i, j, l, r] = best[back] + chain.fixed[j]@w[j]
     return out
+
+def contents_of(chain:Chain) -> tuple: # ([contents, T] counts, contents of each edge, and the edges' l, r)
+    "Different contents of a stage, and which edges have them"
+    def make():
+        l, r = np.triu_indices(chain.n_layers+1, 1)
+        done = np.cumsum(np.r_[np.zeros((1, chain.time.shape[0])), np.eye(chain.time.shape[0])[chain.types]], 0)
+        n, back = np.unique(done[r]-done[l], axis=0, return_inverse=True)
+        return n, back.ravel(), l, r
+    return chain.recall('contents', make)
 
 def prefix_suffix(
     edges:np.ndarray, # [P, L+1, L+1]
@@ -623,25 +671,31 @@ def relaxed_time(
 ) -> np.ndarray: # [4] ms, without what is fixed
     "Time vector of the linear relaxation's answer for a stage"
     segs = chain.segments(l, r)
-    picks, room = [(t, *choices(chain, j, t)) for t, _ in segs], chain.budget-chain.base[j]
-    room -= max(chain.floor[j], min(chain.transient[t, k].min() for t, k, _ in picks))
-    costs = [chain.time[t, k]@weight for t, k, _ in picks]
+    picks, room, best = [(t, *choices(chain, j, t)) for t, _ in segs], chain.budget-chain.base[j], (np.inf, np.zeros(4))
+    for low, high in transient_steps([chain.transient[t, k] for t, k, _ in picks], chain.floor[j]):
+        part = [(t, k[ok], m[ok]) for t, k, m in picks for ok in [chain.transient[t, k]<=high]]
+        if not all(len(k) for _, k, _ in part): continue
+        value, time = _relaxed(chain, [n for _, n in segs], part, weight, room-low)
+        if value < best[0]: best = value, time
+    return best[1]
+
+def _relaxed(chain, ns, picks, weight, room):
+    "(value, [4] time) of the relaxation with these strategies"
+    costs, ends = [chain.time[t, k]@weight for t, k, _ in picks], np.zeros((2, 5))
     mu = breakpoints(costs, [m for *_, m in picks], 64)
-    value = sum(n*(c+mu[:, None]*m).min(1) for (_, n), c, (*_, m) in zip(segs, costs, picks)) - mu*room
-    price, ends = mu[value.argmax()], np.zeros((2, 5))
-    for (_, n), c, (t, k, m) in zip(segs, costs, picks):
-        priced = c+price*m
+    value = sum(n*(c+mu[:, None]*m).min(1) for n, c, (*_, m) in zip(ns, costs, picks)) - mu*room
+    for n, c, (t, k, m) in zip(ns, costs, picks):
+        priced = c+mu[value.argmax()]*m
         tie = np.flatnonzero(priced <= priced.min()+1e-9*np.abs(priced).max())
         for e, i in zip(ends, (tie[m[tie].argmin()], tie[m[tie].argmax()])): e += n*np.r_[chain.time[t, k[i]], m[i]]
     lean, rich = ends[:, 4]
     share = np.clip((room-lean)/(rich-lean), 0, 1) if rich>lean else 0.0
-    return (1-share)*ends[0, :4] + share*ends[1, :4]
+    return value.max(), (1-share)*ends[0, :4] + share*ends[1, :4]
 
 # %% ../../nbs/11_search.solve.ipynb #3bcd39dd
 def memory_edges(chain:Chain) -> np.ndarray: # [P, L+1, L+1] MiB, inf where a layer has no strategy
     "Least memory of each stage's contents"
-    L, (l, r) = chain.n_layers, np.triu_indices(chain.n_layers+1, 1)
-    done = np.cumsum(np.r_[np.zeros((1, chain.time.shape[0])), np.eye(chain.time.shape[0])[chain.types]], 0)
+    L, (n, back, l, r) = chain.n_layers, contents_of(chain)
     out = np.full((chain.pp, L+1, L+1), np.inf)
     for j in range(chain.pp):
         picks = [choices(chain, j, t) for t in range(chain.time.shape[0])]
@@ -649,8 +703,8 @@ def memory_edges(chain:Chain) -> np.ndarray: # [P, L+1, L+1] MiB, inf where a la
         peaks = [np.maximum(chain.transient[t, k], chain.floor[j]) for t, (k, _) in enumerate(picks)]
         for tau in np.unique(np.concatenate(peaks)):
             least = [m[p<=tau].min(initial=np.inf) for (_, m), p in zip(picks, peaks)]
-            need = sum(np.where(n>0, n, 0.0)*m if np.isfinite(m) else np.where(n>0, np.inf, 0.0) for n, m in zip((done[r]-done[l]).T, least))
-            out[j, l, r] = np.minimum(out[j, l, r], need+tau+chain.base[j])
+            need = sum(c*m if np.isfinite(m) else np.where(c>0, np.inf, 0.0) for c, m in zip(n.T, least))
+            out[j, l, r] = np.minimum(out[j, l, r], (need+tau+chain.base[j])[back])
         if j: out[j] += (chain.flight[j]*np.r_[chain.arrive_mib.min(1)[chain.types], 0.0])[:, None]
     return out
 
@@ -718,7 +772,7 @@ def tighten(self:Pipeline, rounds):
     "Raise the bound by mixing paths"
     c, plans, mixed = self.chain, [], len(self.W)-1             # the last standard path is a mixture
     for _ in range(rounds):
-        if not np.isfinite(self.bound) or self.bound >= self.limit: return
+        if not np.isfinite(self.bound): return
         x, wires = self.answer(mixed)
         plans.append((x, wires))
         self.add_paths([path_of(x, wires, c.chunks, c.kind, short=True)])
@@ -895,31 +949,39 @@ def prove(self:Pipeline, width, rounds):
 # %% ../../nbs/11_search.solve.ipynb #a9fed535
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
 
-def solve_pipeline(
-    chain:Chain, # With several stages
+@patch
+def solve(
+    self:Pipeline,
     cap:float = np.inf, # Only a faster plan matters, ms
     width:int = WIDTH, # Prefixes kept
 ) -> Solution:
-    "Best division and layers of a pipeline"
-    if chain.n_layers < chain.pp: return Solution(np.inf, np.inf)
-    p = Pipeline(chain, cap)
-    p.add_paths(standard_paths(chain.pp, chain.chunks, chain.kind))
-    p.tighten(MIXES)
-    low, step = p.bound, 0.01
-    if not low < p.limit: return Solution(np.inf, low)
-    p.sketch()
-    if np.isfinite(p.ms): p.prove(width, ROUNDS)
+    "Best division and layers"
+    low, step, p = self.bound, 0.01, self
+    self.ms = cap
+    if not low < self.limit: return Solution(np.inf, low)
+    self.sketch()
+    if np.isfinite(self.ms): self.prove(width, ROUNDS)
     else:
         while np.isfinite(low) and not (p.best or step>1e3):
-            p = Pipeline(chain, low*(1+step), W=p.W, q=p.q, edges=edge_bounds(chain, np.array(p.W)))
+            p = Pipeline(self.chain, low*(1+step), W=self.W, q=self.q, edges=self.edges.copy())
             p.refresh()
             p.prove(width, ROUNDS)
             step *= 3
     return Solution(p.ms if p.best else np.inf, min(p.ms, p.lost), *p.best)
+
+def prepare(
+    chain:Chain,
+): # with a `bound`, and `solve(cap)`
+    "Set up the search of one configuration: everything that does not need a time to beat"
+    if chain.pp==1: return Single(chain)
+    p = Pipeline(chain)
+    p.add_paths(standard_paths(chain.pp, chain.chunks, chain.kind))
+    p.tighten(MIXES)
+    return p
 
 def solve(
     chain:Chain,
     cap:float = np.inf, # Only a faster plan matters, ms
 ) -> Solution:
     "Best plan of one configuration"
-    return solve_stage(chain, cap) if chain.pp==1 else solve_pipeline(chain, cap)
+    return prepare(chain).solve(cap)
