@@ -353,13 +353,15 @@ def contention(s)->float:
     "How many times longer a rank computes while all others do as well; 1 on GPUs"
     if s.world==1 or s.device.type=='cuda': return 1.
     mm,_ = matmul(s.device, 256)
-    def each(seconds=.3):
+    def each(seconds=.15):
         start,n = time.perf_counter(),0
         while time.perf_counter()-start<seconds: mm(); n += 1
         return (time.perf_counter()-start)/n
-    alone = s.agree(each() if s.rank==0 else 0.)
-    together = s.everybody(each())
-    return max(1., sum(t[0] for t in together)/s.world/alone)
+    ratios = []
+    for _ in range(3):
+        alone = s.agree(each() if s.rank==0 else 0.)
+        ratios.append(sum(t[0] for t in s.everybody(each()))/s.world/alone)
+    return min(max(1., statistics.median(ratios)), s.gpus)
 
 # %% ../../nbs/04_profile.hardware.ipynb #5d848514
 def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
