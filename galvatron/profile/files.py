@@ -610,19 +610,15 @@ def forward_ms(self:ModelProfile,
 BACKWARD_OVER_FORWARD = 2. # of a file that holds forward times only
 
 @patch
-def _has(self:ModelProfile, fld): return any(getattr(p, fld) is not None for p in self.points)
-
-@patch
 def backward_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "Backward time of one layer, arguments as in `forward_ms`"
-    if not self._has('backward_ms'): return BACKWARD_OVER_FORWARD*self.forward_ms(k, batch, width, seq, mode, ulysses, sequence_parallel)
+    if self.documented: return BACKWARD_OVER_FORWARD*self.forward_ms(k, batch, width, seq, mode, ulysses, sequence_parallel)
     return self._layer_ms('backward_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
 
 @patch
 def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "What a checkpointed layer costs more than a plain one, arguments as in `forward_ms`"
-    fld = 'recompute_ms' if self._has('recompute_ms') else 'forward_ms'
-    return self._layer_ms(fld, k, batch, width, seq, mode, ulysses, sequence_parallel)
+    return self._layer_ms('forward_ms' if self.documented else 'recompute_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
@@ -724,7 +720,8 @@ def from_layers(cls:ModelProfile,
     optimizer_ms_per_mparam:float=0., # Optimizer step
     **kw, # More fields of `ModelProfile`
 ):
-    "A profile from plain numbers"
+    "A profile from plain numbers; a backward that is not given is twice the forward, a recompute one forward"
+    layers = [dict(backward_ms=BACKWARD_OVER_FORWARD*d['forward_ms'], recompute_ms=d['forward_ms']) | d if 'forward_ms' in d else d for d in layers]
     def div(d, w): return {k:v/w for k,v in d.items() if k!='params'}
     pts = [Point('layer', k, f, w, 1, seq, **div(d, w)) for k,d in enumerate(layers) for w in widths for f in (forms if w>1 else ('tp',))]
     for kind,d in (('head',head or {}),('embed',embed or {})): pts += [Point(kind, 0, 'tp', w, 1, seq, **div(d, w)) for w in widths if d]
@@ -956,8 +953,9 @@ def to_documented(self:ModelProfile)->dict: # Kind of file -> its content
     "The content of the documented files, derived from the points"
     if self.documented: return self.documented
     out = {}
-    if self._has('forward_ms'): out['computation'] = self.to_computation()
-    if self._has('activation_mib'): out['memory'] = self.to_memory()
+    has = lambda fld: any(getattr(p, fld) is not None for p in self.points)
+    if has('forward_ms'): out['computation'] = self.to_computation()
+    if has('activation_mib'): out['memory'] = self.to_memory()
     return out
 
 @patch
