@@ -4,12 +4,15 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
-           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'preprocess_data', 'DataShowArgs',
-           'data_show', 'profile_hardware']
+           'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
+           'profile_model', 'search', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train',
+           'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step',
+           'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
-import argparse, difflib, os, sys
+import argparse, difflib, json, os, random, shlex, shutil, statistics, subprocess, sys, time
 from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 from fastcore.basics import patch
@@ -138,7 +141,7 @@ def main(
         elif argv[0] in ('--version','version'): print('galvatron', _version())
         else:
             name,rest = find(argv)
-            COMMANDS[name][2](rest)
+            return COMMANDS[name][2](rest) or 0
         return 0
     except GalvatronError as e: print(f'galvatron: error: {e}', file=sys.stderr)
     except KeyboardInterrupt: return 130
@@ -295,6 +298,38 @@ def plan_show(argv):
 class ShowArgs:
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
 
+# %% ../nbs/60_cli.ipynb #cca88295
+@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
+def profile_hardware(argv):
+    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
+    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
+    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
+    hw = profile_hardware(args)
+    if hw is None: return
+    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
+    for (op,size,stride),t in hw.tables.items():
+        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
+    print(f'{hw.name}: written to {args.output_dir}')
+
+# %% ../nbs/60_cli.ipynb #e84382fe
+@command('profile-model', 'Measure', 'time the layers of a model, and count their memory')
+def profile_model(argv):
+    from galvatron.profile.model import ProfileModelArgs, profile_model
+    about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
+    args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
+    m = profile_model(args, model.spec())
+    print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
+
+# %% ../nbs/60_cli.ipynb #6b276a23
+@command('search', 'Search', 'find the fastest plan that fits, layer by layer')
+def search(argv):
+    from galvatron.search.engine import run_search
+    from galvatron.search.space import SearchArgs
+    about = ('Search the fastest plan that fits in memory, and write its strategy file.\n\n'
+             '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
+    model,args,*_ = parse('search', argv, ModelArgs, SearchArgs, about=about)
+    run_search(args, model.spec())
+
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
 def preprocess_data(argv):
@@ -319,15 +354,159 @@ def data_show(argv):
     data = IndexedDataset(prefix)
     if data.n_tokens: print(f'entropy of single tokens: {unigram_entropy(data):.3f} nats')
 
-# %% ../nbs/60_cli.ipynb #cca88295
-@command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
-def profile_hardware(argv):
-    from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
-    about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
-    args,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, about=about)
-    hw = profile_hardware(args)
-    if hw is None: return
-    print(f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}")
-    for (op,size,stride),t in hw.tables.items():
-        print(f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s')
-    print(f'{hw.name}: written to {args.output_dir}')
+# %% ../nbs/60_cli.ipynb #00ebf219
+def without(
+    argv:list, # Words of a command line
+    dc, # A dataclass whose arguments take one value each
+)->list: # The words without them
+    "Leave out the arguments of one group"
+    names,res,words = {f.name for f in fields(dc)},[],iter(argv)
+    for w in words:
+        if not (w.startswith('--') and w[2:].partition('=')[0].replace('-','_') in names): res.append(w)
+        elif '=' not in w: next(words, None)
+    return res
+
+# %% ../nbs/60_cli.ipynb #c7d9df0a
+@command('train', 'Train', 'train a model under a plan, on this machine or as one of several nodes')
+def train(argv):
+    from galvatron.data.gpt import DataArgs
+    from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
+    from galvatron.runtime.arguments import TrainArgs, datasets
+    about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
+             '      --galvatron_config_path plan.json --data-path data/text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
+    groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs
+    where,model,flags,options,args,data,_,given = parse('train', argv, *groups, about=about)
+    world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
+    plan = flags.plan(spec, world, options, {} if is_rank() else given)
+    if world>1 and not is_rank():
+        datasets(spec, plan, args, data)
+        return relaunch(where, ['train', *without(argv, LaunchArgs)])
+    from galvatron.runtime.train import train
+    train(spec, plan, options, args, data)
+
+# %% ../nbs/60_cli.ipynb #3f3183f6
+@dataclass
+class QuickstartArgs:
+    "Quick start"
+    nproc:int=0 # Ranks; 0: one for each GPU, or 4 on a CPU
+    out:str='quickstart' # Folder for everything that is made
+    train_iters:int=0 # Steps; 0: 120, or 300 on GPUs
+    def __post_init__(self):
+        self.gpus = visible_gpus()
+        self.nproc = self.nproc or self.gpus or 4
+        self.train_iters = self.train_iters or (300 if self.gpus else 120)
+        if self.gpus and self.nproc>self.gpus: raise GalvatronError(f'nproc: {self.nproc} ranks, but this machine has {self.gpus} GPUs (allowed: 1 … {self.gpus})')
+
+def visible_gpus()->int:
+    "GPUs that PyTorch would use, without importing it"
+    wanted = os.environ.get('CUDA_VISIBLE_DEVICES')
+    there = len(list(Path('/dev').glob('nvidia[0-9]*')))
+    return min(there, len([o for o in wanted.split(',') if o.strip()])) if wanted is not None else there
+
+# %% ../nbs/60_cli.ipynb #36cc1f52
+def quickstart_steps(
+    a:QuickstartArgs, # Ranks, folder, steps
+)->list[tuple[str,list[str]]]: # What for, and the words of a command
+    "The commands of the quick start"
+    gpu,out,n = bool(a.gpus),Path(a.out),a.nproc
+    shape = '--hidden_size 1024 --num_attention_heads 16 --intermediate_size 2816 --num_hidden_layers 12 --seq_length 1024' if gpu else '--hidden_size 128 --num_attention_heads 4 --intermediate_size 384 --num_hidden_layers 4 --seq_length 128'
+    model = f'--model_type llama_hf {shape} --vocab_size 257 --mixed_precision {"bf16" if gpu else "fp32"}'
+    hw,configs,bsz = out/'hardware_configs',out/'configs',16
+    profiles = f'--memory_profiling_path {configs} --time_profiling_path {configs} ' + ' '.join(f'--{k}_path {hw}' for k in ('allreduce_bandwidth_config','p2p_bandwidth_config','overlap_coe','sp_time'))
+    return [(what, shlex.split(line)) for what,line in [
+        ('turn text into tokens', f'preprocess-data --input {out}/topics.jsonl --output-prefix {out}/data/topics --append-eod'),
+        (f'measure {n} ranks: collectives, links, overlap', f'profile-hardware --num_gpus_per_node {n} --end_mb {256 if gpu else 4} --output_dir {hw}'),
+        ('measure the layers of the model', f'profile-model {model} --profile_type all --profile_mode static --profile_batch_size {bsz//2} --max_tp_deg {n} --output_dir {configs}'),
+        ('search the fastest plan that fits', f'search {model} --num_nodes 1 --num_gpus_per_node {n} --memory_constraint {24 if gpu else 1} --settle_bsz {bsz} --sp_space tp+sp {profiles} --output_config_path {configs} --log_dir {out}/logs'),
+        ('train with that plan', f'train --nproc {n} {model} --galvatron_config_path {configs}/PLAN --data-path {out}/data/topics_text_document --split 95,5,0 --train_iters {a.train_iters} '
+            f'--lr 3e-3 --min_lr 3e-4 --lr_decay_style cosine --lr_warmup_iters 10 --eval_interval {a.train_iters//3} --eval_iters 8 --save {out}/checkpoint --log_dir {out} --time_limit 600')]]
+
+# %% ../nbs/60_cli.ipynb #732e2121
+def write_topics(
+    path, # JSON lines to write
+)->int: # Characters
+    "Write the help topics of this Python, shuffled, one document a line"
+    from pydoc_data.topics import topics
+    names = sorted(topics)
+    random.Random(0).shuffle(names)
+    Path(path).write_text(''.join(json.dumps({'text':topics[n]})+'\n' for n in names))
+    return sum(map(len, topics.values()))
+
+# %% ../nbs/60_cli.ipynb #6b577fb3
+def fresh_folder(out):
+    "An empty folder for a quick start"
+    out = Path(out)
+    if out.exists() and any(out.iterdir()) and not (out/'commands.sh').exists():
+        raise GalvatronError(f'out: {out} is not empty and was not made by a quick start; choose another folder')
+    if out.exists(): shutil.rmtree(out)
+    out.mkdir(parents=True)
+    return out
+
+def run_step(i, n, what, words):
+    "Run one command in a process of its own; returns its seconds"
+    print(f'\n[{i}/{n}] {what}\n$ galvatron {shlex.join(words)}', flush=True)
+    start = time.perf_counter()
+    rc = subprocess.run([sys.executable, '-m', 'galvatron', *words]).returncode
+    if rc: raise GalvatronError(f'quickstart: step {i} of {n}, {words[0]}, ended with exit code {rc}; its message is above')
+    return time.perf_counter()-start
+
+# %% ../nbs/60_cli.ipynb #f93ffbed
+def comparison(
+    plan:Plan, # With what was predicted in its provenance
+    records:list[dict], # Lines of metrics.jsonl
+    seq:int, # Tokens of a sample
+    entropy:float, # Of single tokens of the data, nats
+)->list[tuple[str,str,str]]: # Rows: what, predicted, measured
+    "What was predicted and what was measured"
+    said,steps = plan.provenance,[r for r in records if 'loss' in r]
+    ms = statistics.median(r['ms'] for r in steps[min(5, len(steps)//2):])
+    mib = lambda xs: ', '.join(f'{x:,.0f}' for x in xs) if xs else '-'
+    tokens = plan.global_bsz*seq
+    rate = lambda ms: f'{tokens/ms*1e3:,.0f}' if ms else '-'
+    held = [r['eval_loss'] for r in records if 'eval_loss' in r]
+    return [('step time, ms', f"{said['predicted_ms']:.1f}" if 'predicted_ms' in said else '-', f'{ms:.1f}'),
+            ('tokens/s', rate(said.get('predicted_ms')), rate(ms)),
+            ('peak memory of a rank by stage, MiB', mib(said.get('predicted_peak_mib')), mib(next((r['measured_mib'] for r in steps if 'measured_mib' in r), None))),
+            ('loss, first and last step', '', f"{steps[0]['loss']:.3f} → {steps[-1]['loss']:.3f}"),
+            ('held-out loss (without context: %.3f)'%entropy, '', f'{held[-1]:.3f}' if held else '-')]
+
+def as_table(header, rows)->str:
+    "Columns, the first one left, the others right"
+    width = [max(len(r[i]) for r in [header, *rows]) for i in range(len(header))]
+    line = lambda r: '  '.join([r[0].ljust(width[0]), *(x.rjust(w) for x,w in zip(r[1:], width[1:]))]).rstrip()
+    return '\n'.join([line(header), line(['-'*w for w in width]), *map(line, rows)])
+
+# %% ../nbs/60_cli.ipynb #60b83e5d
+@command('quickstart', 'Start', 'do it all on this machine: measure, search, train, compare (3 minutes)')
+def quickstart(argv):
+    a,*_ = parse('quickstart', argv, QuickstartArgs, about='Measure this machine and a small model, search a plan, train with it, and compare.')
+    start,out,steps = time.perf_counter(),fresh_folder(a.out),quickstart_steps(a)
+    (out/'commands.sh').write_text('')
+    print(f"{out}: {write_topics(out/'topics.jsonl'):,} characters of Python's documentation")
+    done = []
+    for i,(what,words) in enumerate(steps, 1):
+        if any('PLAN' in w for w in words): words = [w.replace('PLAN', _searched(out)) for w in words]
+        seconds = run_step(i, len(steps), what, words)
+        done.append((what, words, seconds))
+        (out/'commands.sh').write_text(''.join(f'# {w}\ngalvatron {shlex.join(c)}\n' for w,c,_ in done))
+    report(out, done, time.perf_counter()-start)
+
+def _searched(out):
+    "File name of the plan that the search wrote"
+    found = sorted((Path(out)/'configs').glob('galvatron_config_*.json'))
+    if not found: raise GalvatronError(f'{out}/configs: the search wrote no galvatron_config_*.json')
+    return found[-1].name
+
+# %% ../nbs/60_cli.ipynb #ce4d781e
+def report(out, done, seconds):
+    "Print the comparison and the commands"
+    from galvatron.data.indexed import IndexedDataset, unigram_entropy
+    out = Path(out)
+    words = done[-1][1]
+    plan = Plan.load(words[words.index('--galvatron_config_path')+1])
+    records = [json.loads(l) for l in (out/'metrics.jsonl').read_text().splitlines()]
+    rows = comparison(plan, records, int(words[words.index('--seq_length')+1]), unigram_entropy(IndexedDataset(out/'data/topics_text_document')))
+    plan.show(int(words[words.index('--nproc')+1])).figure.savefig(out/'plan.png', bbox_inches='tight', dpi=150)
+    print(f"\n{as_table(('', 'predicted', 'measured'), rows)}\n\nEach step by hand ({out}/commands.sh):")
+    for what,cmd,s in done: print(f'# {what} ({s:.0f} s)\ngalvatron {shlex.join(cmd)}')
+    print(f'\n{seconds:.0f} s. Everything is in {out}: hardware_configs, configs (profiles and the plan), plan.png, metrics.jsonl, checkpoint')

@@ -2,11 +2,12 @@
 import random, time, traceback, warnings
 from pathlib import Path
 
-import torch, torch.distributed as dist
+import pytest, torch, torch.distributed as dist, torch.distributed.checkpoint
 
-from galvatron.checkpoint.distributed import Checkpointer, state_pieces
+from galvatron.checkpoint import distributed as checkpoint
+from galvatron.checkpoint.distributed import Checkpointer, iterations, show, state_pieces
 from galvatron.model_spec import ModelSpec
-from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
+from galvatron.plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy
 from galvatron.runtime.optim import adamw, clip_grad_norm
 from galvatron.runtime.schedule import Pipeline
 from galvatron.runtime.stage import StageModel
@@ -103,3 +104,63 @@ def run_cases(do, folder, cases):
         if out[case[-4]][1]: break
         out[case[-4]] = time.time()-start, None
     return out
+
+# --- one rank fails, files are damaged, saving in the background
+
+def keep_going(folder):
+    "Saves in the background, with a limit on how many are kept; an error on one rank is one on all and leaves what was there"
+    plan = Plan((LayerStrategy(dp_type='zero3'),)*4, pp_deg=2, chunks=2, global_bsz=BSZ)
+    model, optimizer = make('gpt', plan, RunOptions('fp64'))
+    saver = Checkpointer(folder, model, optimizer, keep_last=2, asynchronous=True)
+    for i in range(1, 4):
+        train(model, optimizer, [i])
+        saver.save(i)
+        if i==3: truth = {k:v.clone() for k,v in views(model, optimizer).items()}
+        train(model, optimizer, [10+i]) # while it is being written
+    saver.wait()
+    assert list(iterations(folder))==[2, 3] and not any(r['problems'] for r in show(folder, contents=True))
+    again, again_opt = make('gpt', plan, RunOptions('fp64'), seed=3)
+    loader = Checkpointer(folder, again, again_opt)
+    assert loader.load().iteration==3
+    assert all(torch.equal(v, truth[k]) for k,v in views(again, again_opt).items())
+    fails_on_one_rank(loader)
+    dist.barrier()
+    assert list(iterations(folder))==[2, 3] and not list(Path(folder).glob('.*.tmp'))
+    if model.place.rank==3: (Path(folder)/'iter_0000003'/'__1_0.distcp').unlink()
+    dist.barrier()
+    with pytest.raises(GalvatronError, match='__1_0.distcp is missing'): loader.load()
+    assert loader.load(iteration=2).iteration==2
+
+def fails_on_one_rank(saver):
+    "The disk of rank 2 is full"
+    class Full(torch.distributed.checkpoint.FileSystemWriter):
+        def write_data(self, *args):
+            if dist.get_rank()==2: raise OSError(28, 'No space left on device')
+            return super().write_data(*args)
+    real, checkpoint.FileSystemWriter = checkpoint.FileSystemWriter, Full
+    try:
+        with pytest.raises(GalvatronError, match=r'iter_0000004 was not saved: rank 2: .*No space left.*iteration 3 is whole'): saver.save(4)
+    finally: checkpoint.FileSystemWriter = real
+
+def pretrained_case(folder, name, kind, plan, options):
+    "A Hugging Face folder, read under a plan: its logits' loss is Hugging Face's; saved and written out, the tensors are the folder's"
+    from transformers import AutoModelForCausalLM
+    from galvatron.checkpoint.huggingface import g2h, load_checkpoint, open_weights
+    path = Path(folder)/kind
+    spec = ModelSpec.from_hf(path, seq=SEQ)
+    model = StageModel(spec, plan, options, seed=9)
+    saver = Checkpointer(Path(folder)/name, model)
+    assert load_checkpoint(saver, path).iteration==0
+    x = torch.randint(0, VOCAB, (BSZ, SEQ), generator=torch.Generator().manual_seed(0))
+    y = x.roll(-1, 1)
+    loss = Pipeline(model).evaluate([dict(tokens=x[list(r)], labels=y[list(r)]) for r in model.rows()])
+    theirs = AutoModelForCausalLM.from_pretrained(path, attn_implementation='eager')
+    with torch.no_grad(): want = torch.nn.functional.cross_entropy(theirs(x).logits.double().flatten(0, 1), y.flatten())
+    assert abs(loss-want)<1e-5, (loss, want)
+    saver.save(1)
+    if model.place.rank==0:
+        g2h(Path(folder)/name, Path(folder)/f'{name}-out')
+        a, b = open_weights(path), open_weights(Path(folder)/f'{name}-out')
+        assert {n:(t.shape, t.dtype) for n,t in a.items()}=={n:(t.shape, t.dtype) for n,t in b.items()}
+        every = (slice(None),)
+        assert all(torch.equal(a[n].read(every), b[n].read(every)) for n in a)

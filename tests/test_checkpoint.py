@@ -2,9 +2,11 @@
 import os
 
 import pytest, torch
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.launch import run_ranks
-from resume import draw, run_cases
+from resume import BSZ, CONFIGS, draw, keep_going, run_cases
 
 ROUNDS = 8 if os.environ.get('GALVATRON_NIGHTLY') else 1 # times 2 models, times 3 loads each
 
@@ -30,4 +32,29 @@ def chain(tmp_path_factory):
 @pytest.mark.parametrize('world', [4, 8, 2, 1])
 def test_any_plan_to_any_plan(chain, world):
     for rank,res in enumerate(chain[world]):
+        for name,(_,error) in res.items(): assert error is None, f'{name}, rank {rank}:\n{error}'
+
+def test_background_and_failures(tmp_path):
+    run_ranks(keep_going, 4, str(tmp_path), timeout=120, backend='gloo')
+
+FOLDERS = dict( # 12 heads that share 2 key and value heads, with and without biases
+    llama=dict(CONFIGS['llama'], hidden_size=96, num_attention_heads=12, num_key_value_heads=2, head_dim=8),
+    qwen=dict(CONFIGS['llama'], model_type='qwen2', hidden_size=96, num_attention_heads=12, num_key_value_heads=2, bos_token_id=0, eos_token_id=0),
+    gpt=dict(CONFIGS['gpt']))
+def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
+SP = RunOptions('fp32', sequence_parallel=True)
+FROM_FOLDERS = [
+    ('llama', plan(S(4), S(2, consecutive=False), S(2, dp_type='zero3'), S(), vocab=V(4)), SP),
+    ('llama', plan(S(2, ulysses=True), S(dp_type='zero3'), S(2), S(2), vocab=V(2, True), pp_deg=2, chunks=2), RunOptions('fp32')),
+    ('qwen', plan(S(4, dp_type='zero3'), S(2), S(4, ulysses=True), S(2, consecutive=False), vocab=V(2)), SP),
+    ('qwen', plan(*[S(dp_type='zero2')]*4, pp_deg=4, default_dp_type='zero2'), RunOptions('fp32')),
+    ('gpt', plan(S(4, dp_type='zero3'), S(2), S(2, consecutive=False), S(), vocab=V(2)), SP),
+    ('gpt', plan(S(2), S(2, dp_type='zero3'), S(), S(2), vocab=V(2), pp_deg=2, pp_division=(1,3)), RunOptions('fp32'))]
+
+def test_hugging_face_folders(tmp_path):
+    for name,config in FOLDERS.items():
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).save_pretrained(tmp_path/name)
+    cases = [(f'{kind}-{i}', kind, p, o) for i,(kind,p,o) in enumerate(FROM_FOLDERS)]
+    for rank,res in enumerate(run_ranks(run_cases, 4, 'pretrained_case', str(tmp_path), cases, timeout=180, backend='gloo')):
         for name,(_,error) in res.items(): assert error is None, f'{name}, rank {rank}:\n{error}'

@@ -173,6 +173,7 @@ class StageModel(nn.Module):
         self.dtype, self.rest_dtype = COMPUTE[options.mixed_precision], REST[options.mixed_precision]
         self.recipe, self.padded = recipe_of(spec.config['model_type']), spec.padded_vocab(vtp=plan.vocab.width)
         self.contexts, self.units, self.parts, self._rope = {}, [], nn.ModuleDict(), {}
+        self._globals = None
         self._build(config or spec.hf_config())
         self._shard_root()
 
@@ -189,13 +190,15 @@ def _build(self:StageModel, config):
     with torch.device('meta'): model = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
     model.config._attn_implementation, model.config.use_cache = 'galvatron', False
     plan, place, r = self.plan, self.place, self.recipe
-    self._fresh = lambda path, dtype=self.rest_dtype: initialise(copy.deepcopy(model.get_submodule(path)), path, model._init_weights, self.seed, place.device, dtype)
+    def fresh(path, dtype=self.rest_dtype):
+        module = model.get_submodule(path)
+        if path==r.embed: module = copy.deepcopy(module)              # a tied head takes it once more
+        return initialise(module, path, model._init_weights, self.seed, place.device, dtype)
     vocab = self.context(plan.vocab.layer(plan.default_dp_type))
-    if place.first: self._add_end('embed', Embed(self._fresh, r, vocab))
-    for i in self.stage_layers: self._add_layer(i)
-    if place.last: self._add_end('head', Head(self._fresh, r, vocab, self.spec, self.padded, self.options.entropy_in_fp32))
-    self.rotary = [self._fresh(r.rotary, torch.float32)] if r.rotary else []     # a list: no part of the module tree
-    del self._fresh
+    if place.first: self._add_end('embed', Embed(fresh, r, vocab))
+    for i in self.stage_layers: self._add_layer(i, fresh(f'{r.layers}.{i}'))
+    if place.last: self._add_end('head', Head(fresh, r, vocab, self.spec, self.padded, self.options.entropy_in_fp32))
+    self.rotary = [fresh(r.rotary, torch.float32)] if r.rotary else []     # a list: no part of the module tree
 
 @patch(as_prop=True)
 def stage_layers(self:StageModel)->range:
@@ -211,9 +214,8 @@ def _add(self:StageModel, name, module, context, rules, names, shapes):
     return unit
 
 @patch
-def _add_layer(self:StageModel, i):
-    path = f'{self.recipe.layers}.{i}'
-    layer, context = self._fresh(path), self.context(self.plan.layers[i])
+def _add_layer(self:StageModel, i, layer):
+    path, context = f'{self.recipe.layers}.{i}', self.context(self.plan.layers[i])
     shapes = {n: p.shape for n,p in layer.named_parameters()}
     rules = parallelise(layer, self.recipe, context, self.spec.layer_type(i).kv_heads, self.options.compile)
     self._add(f'layers.{i}', layer, context, rules, {n: f'{path}.{n}' for n in rules}, shapes).shard(self.options)
@@ -263,6 +265,11 @@ class GlobalParameter(NamedTuple):
 @patch
 def named_global_parameters(self:StageModel): # yields `GlobalParameter`
     "Every parameter of this rank; with tied embeddings the head's copy has the embedding's name"
+    if self._globals is None: self._globals = list(self._find_parameters())
+    return iter(self._globals)
+
+@patch
+def _find_parameters(self:StageModel):
     seen = set()
     for u in self.units:
         held = u.strategy.shard_size(self.place.N) if u.strategy.dp_type=='ddp' else 1

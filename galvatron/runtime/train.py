@@ -224,8 +224,8 @@ def _compare(self:Trainer)->dict:
     mine[self.rank] = self.last['reserved_mib']
     if self.world>1: dist.all_reduce(mine)
     ms = statistics.median(r['ms'] for r in list(self.history)[-6:][-max(1, len(self.history)-1):]) # the first step warms up
-    said = self.plan.provenance.get('predicted', {}) if isinstance(self.plan.provenance.get('predicted'), dict) else {}
-    return dict(measured_ms=ms, measured_mib=[round(v.max().item(), 1) for v in mine.split(n)], predicted_ms=said.get('iteration_ms'), predicted_mib=said.get('peak_mib'))
+    return dict(measured_ms=ms, measured_mib=[round(v.max().item(), 1) for v in mine.split(n)],
+                predicted_ms=self.plan.provenance.get('predicted_ms'), predicted_mib=self.plan.provenance.get('predicted_peak_mib'))
 
 @patch
 def _say_compared(self:Trainer):

@@ -7,10 +7,10 @@ __all__ = ['PER_MICRO', 'ONCE', 'LIMIT', 'MARGIN', 'ROOM', 'TRACED', 'NEAR', 'SK
            'choices', 'breakpoints', 'lagrange', 'undominated', 'multisets', 'orders', 'stage_orders', 'Options',
            'Stage', 'stage_of', 'contents', 'stage_options', 'cheapest_move', 'least_memory', 'cheapest', 'Solution',
            'lay_out', 'solve_stage', 'longest', 'count', 'pieces', 'path_of', 'standard_paths', 'edge_bounds',
-           'prefix_suffix', 'even_division', 'Pipeline', 'solve_pipeline', 'solve']
+           'prefix_suffix', 'even_division', 'memory_edges', 'least_budget', 'Pipeline', 'solve_pipeline', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -593,6 +593,30 @@ def even_division(
     cuts = [0]
     for j, e in enumerate(square): cuts.append(int((e[cuts[-1]]+suf[j+1]).argmin()))
     return tuple(cuts)
+
+# %% ../../nbs/11_search.solve.ipynb #3bcd39dd
+def memory_edges(chain:Chain) -> np.ndarray: # [P, L+1, L+1] MiB, inf where a layer has no strategy
+    "Least memory of each stage's contents"
+    L, (l, r) = chain.n_layers, np.triu_indices(chain.n_layers+1, 1)
+    done = np.cumsum(np.r_[np.zeros((1, chain.time.shape[0])), np.eye(chain.time.shape[0])[chain.types]], 0)
+    out = np.full((chain.pp, L+1, L+1), np.inf)
+    for j in range(chain.pp):
+        picks = [choices(chain, j, t) for t in range(chain.time.shape[0])]
+        if any(len(k)==0 for k, _ in picks): return out
+        peaks = [np.maximum(chain.transient[t, k], chain.floor[j]) for t, (k, _) in enumerate(picks)]
+        for tau in np.unique(np.concatenate(peaks)):
+            least = [m[p<=tau].min(initial=np.inf) for (_, m), p in zip(picks, peaks)]
+            need = sum(np.where(n>0, n, 0.0)*m if np.isfinite(m) else np.where(n>0, np.inf, 0.0) for n, m in zip((done[r]-done[l]).T, least))
+            out[j, l, r] = np.minimum(out[j, l, r], need+tau+chain.base[j])
+        if j: out[j] += (chain.flight[j]*np.r_[chain.arrive_mib.min(1)[chain.types], 0.0])[:, None]
+    return out
+
+def least_budget(chain:Chain) -> tuple: # (MiB, layers of each stage)
+    "Memory that the leanest plan of a chain needs"
+    edges = memory_edges(chain)
+    cuts = even_division(edges)
+    if cuts is None: return np.inf, ()
+    return max(e[l, r] for e, l, r in zip(edges, cuts, cuts[1:])), tuple(int(b-a) for a, b in zip(cuts, cuts[1:]))
 
 # %% ../../nbs/11_search.solve.ipynb #125f8560
 @dataclass(eq=False)
