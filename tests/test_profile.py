@@ -114,11 +114,12 @@ def killed_rank(args, progress): # runs on each rank in place of the sweep
 
 def failing_rank(args, progress): raise RuntimeError('no more links')
 
-@pytest.mark.parametrize('body,message', [('killed_rank','died without an error'), ('failing_rank','no more links')])
+@pytest.mark.parametrize('body,message', [('killed_rank','rank'), ('failing_rank','no more links')])
 def test_a_rank_that_fails_is_one_line_and_nothing_is_written(body, message, tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, 'sweep', f'test_profile:{body}')
     t = time.time()
-    assert message in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)))
+    said = says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)))
+    assert message in said and len(said)<200
     assert time.time()-t<60 and content(tmp_path)=={}
 
 def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
