@@ -275,15 +275,23 @@ def test_workers_and_compression_change_nothing(tmp_path):
     assert ByteTokenizer().decode(ds[10])==objs[10]['text'] and ds[10][-1]==256
 
 def test_bad_lines_and_strict(tmp_path, capsys):
-    (tmp_path/'a.jsonl').write_bytes(b'{"text":"ok"}\n{broken\n[1]\n{"text":7}\n{"text":"\xff"}\n{"body":"x"}\n\n{"text":""}\n')
+    (tmp_path/'a.jsonl').write_bytes(b'{"text":"ok"}\n{broken\n[1]\n{"text":7}\n{"text":"\xff"}\n{"body":"x"}\n\n{"text":""}\n{"text":"\\ud800"}\n')
     args = PreprocessArgs(input=[str(tmp_path/'a.jsonl')], output_prefix=str(tmp_path/'o'))
     report = preprocess(args, quiet=True)
-    assert (report.documents, report.bad)==(1, 5)
+    assert (report.documents, report.bad)==(1, 6)
     err = capsys.readouterr().err
     assert all(s in err for s in ('a.jsonl:2: not JSON', 'a.jsonl:3: not a JSON object', ":4: 'text' is int", ':5: not UTF-8', ":6: no key 'text'"))
+    assert ':9:' not in err # five are shown, all are counted
     args.strict, args.output_prefix = True, str(tmp_path/'p')
     with pytest.raises(GalvatronError, match='a.jsonl:2: not JSON'): preprocess(args, quiet=True)
     assert not list(tmp_path.glob('p*'))
+
+def test_cut_off_archive(tmp_path):
+    write_lines(tmp_path/'a.jsonl.gz', texts(500))
+    (tmp_path/'a.jsonl.gz').write_bytes((tmp_path/'a.jsonl.gz').read_bytes()[:-30])
+    with pytest.raises(GalvatronError, match='a.jsonl.gz: cannot be read, or is cut off'):
+        preprocess(PreprocessArgs(input=[str(tmp_path/'a.jsonl.gz')], output_prefix=str(tmp_path/'o')), quiet=True)
+    assert [p.name for p in tmp_path.iterdir()]==['a.jsonl.gz']
 
 def test_killed_in_the_middle(tmp_path):
     write_lines(tmp_path/'a.jsonl', texts(40_000))

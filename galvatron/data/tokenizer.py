@@ -31,7 +31,7 @@ class Tokenizer:
 class ByteTokenizer(Tokenizer):
     "UTF-8 bytes, and 256 for the end of a document"
     vocab_size,eod = 257,256
-    def encode(self, text:str)->np.ndarray: return np.frombuffer(text.encode('utf-8', 'surrogatepass'), np.uint8)
+    def encode(self, text:str)->np.ndarray: return np.frombuffer(text.encode(), np.uint8)
     def decode(self, ids)->str: return bytes(int(i) for i in ids if i<256).decode('utf-8', 'replace')
 
 # %% ../../nbs/41a_data.tokenizer.ipynb #e32b286c

@@ -17,6 +17,7 @@ from fastcore.basics import patch
 from torch import distributed as dist
 
 from ..checkpoint.distributed import Checkpointer, iterations, local_box, raise_if, tensor_differences
+from ..checkpoint.huggingface import load_checkpoint
 from ..data.gpt import DataArgs
 from ..data.loader import Loader
 from ..model_spec import ModelSpec
@@ -285,13 +286,13 @@ def save(self:Trainer):
 @patch
 def load(
     self:Trainer,
-    folder, # of checkpoints, or of one iteration
+    folder, # of checkpoints, of one iteration, or of weights in HuggingFace's form
     iteration:int|None=None, # which; default: the latest
     same_plan:bool=False, # refuse one that was saved under another plan
 ):
-    "Continue from a checkpoint; one without optimizer state gives the weights to a new run"
+    "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     if folder==self.args.save and iteration is None and not iterations(folder): return self.log.say(f'{folder}: no checkpoint yet, starting anew')
-    got = self.checkpoints.load(folder, iteration, same_plan)
+    got = load_checkpoint(self.checkpoints, folder, iteration, same_plan)
     if got.optimizer:
         self.step = self.pipeline.steps = got.iteration
         self.samples = got.state.get('samples', got.iteration*self.plan.global_bsz)
