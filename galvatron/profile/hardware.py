@@ -6,8 +6,8 @@
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'check_args', 'message_sizes', 'divisors', 'groups_to_measure', 'partition',
            'once_ms', 'median_spread', 'timed', 'collective', 'exchange', 'lane', 'slowdowns', 'device_facts',
            'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'table_of', 'make_groups', 'collective_tables',
-           'p2p_tables', 'overlaps', 'tables_in_sweep', 'sweep', 'visible_gpus', 'resolve', 'check_port',
-           'check_folder', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
+           'p2p_tables', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve',
+           'check_port', 'check_folder', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
            'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
@@ -346,15 +346,42 @@ def tables_in_sweep(world:int, gpus:int, a:ProfileHardwareArgs)->int:
     return col + 2*len([k for k in divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
 
 # %% ../../nbs/04_profile.hardware.ipynb #f7eee0ae
+def context_mib(device)->float:
+    "Memory that this process takes beside tensors, MiB"
+    import torch
+    if device.type=='cuda':
+        free,total = torch.cuda.mem_get_info(device)
+        return (total-free-torch.cuda.memory_reserved(device))/MIB
+    import galvatron.runtime.train # what a rank loads
+    try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
+    except (OSError,TypeError): return 0. # not Linux
+
+# %% ../../nbs/04_profile.hardware.ipynb #f3a8c47f
+def contention(s)->float:
+    "How many times longer a rank computes while all others do as well; 1 on GPUs"
+    if s.world==1 or s.device.type=='cuda': return 1.
+    mm,_ = matmul(s.device, 256)
+    def each(seconds=.15):
+        start,n = time.perf_counter(),0
+        while time.perf_counter()-start<seconds: mm(); n += 1
+        return (time.perf_counter()-start)/n
+    ratios = []
+    for _ in range(3):
+        alone = s.agree(each() if s.rank==0 else 0.)
+        ratios.append(sum(t[0] for t in s.everybody(each()))/s.world/alone)
+    return min(max(1., statistics.median(ratios)), s.gpus)
+
+# %% ../../nbs/04_profile.hardware.ipynb #5d848514
 def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     "The whole sweep, on every rank"
     s = Sweep(ProfileHardwareArgs(**args), progress)
-    rates = [s.agree(r) for r in device_rates(s.device)]
+    rates,context,share = [s.agree(r) for r in device_rates(s.device)],s.agree(context_mib(s.device)),contention(s)
     s.step('device alone')
     tables = [] if s.a.backend=='nccl' else collective_tables(s) + p2p_tables(s)
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
-    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, **device_facts(s.device))
+    context = max(context, s.agree(context_mib(s.device))) # communicators have come since
+    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, contention=share, **device_facts(s.device))
 
 # %% ../../nbs/04_profile.hardware.ipynb #1d85260a
 def visible_gpus()->int:
@@ -473,7 +500,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     "A profile from the measurements"
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     meta = dict(machine={k:got[k] for k in ('device','torch','nccl')}, backend=got['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=a.avg_or_min_or_first, method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
+                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
     over = dict(got['overlap'])
     if 'p2p' in over: over['p2p_both'] = over['p2p']
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in over.items()}, got['device'], '', False,
