@@ -4,21 +4,23 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
-           'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
-           'message_ms', 'boundary_ms', 'context_mib', 'StagePrediction', 'Prediction', 'predict']
+           'draw_timeline', 'pipeline_ms', 'crowded', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
+           'borders', 'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
+           'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import width_collectives, parameter_collectives, compute_bytes
-from .layer import MIB, PARTS, LayerCost, LayerTable, Setting, layer_cost, layout_of, relayout, token_mib, vocab_collectives, vocab_cost, vocab_params
+from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
+from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+                                  vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
-from ..plan import LayerStrategy, Plan, RunOptions
+from ..plan import Plan, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
 # %% ../../nbs/08_cost.pipeline.ipynb #6ccea0d0
@@ -168,6 +170,17 @@ def _jump(old, free, back, steps):
     free += steps*rate; back += steps*rate
     return steps
 
+# %% ../../nbs/08_cost.pipeline.ipynb #dd99483f
+def crowded(
+    profile:ModelProfile, # Measured alone
+    factor:float, # How many times longer everything takes
+) -> ModelProfile:
+    "The profile as ranks see it that share a device"
+    if factor==1: return profile
+    times = ('forward_ms', 'backward_ms', 'recompute_ms')
+    slow = lambda p: replace(p, **{f: getattr(p, f)*factor for f in times if getattr(p, f) is not None})
+    return replace(profile, points=tuple(slow(p) for p in profile.points), optimizer=tuple((m, ms*factor) for m, ms in profile.optimizer))
+
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
 @dataclass(frozen=True, eq=False)
 class Pricer:
@@ -178,6 +191,7 @@ class Pricer:
     options:RunOptions = RunOptions() # Precision, sequence parallelism, gradient reduction
     mode:str = 'static' # How the profile speaks about batches it did not measure
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
+    def __post_init__(self): object.__setattr__(self, 'profile', crowded(self.profile, self.hardware.meta.get('contention', 1.)))
 
 @patch
 def setting(self:Pricer,
@@ -186,13 +200,13 @@ def setting(self:Pricer,
     accumulate:bool, # More than one micro-batch
 ) -> Setting:
     "The setting of a stage of the cluster cut into `pp`"
-    key = (pp, micro_bsz, accumulate)
+    key = (pp, *(tuple(x.tolist()) if isinstance(x, np.ndarray) else x for x in (micro_bsz, accumulate)))
     if key not in self.settings:
         self.settings[key] = Setting(self.spec, self.hardware, self.profile, self.options, self.hardware.world_size//pp, micro_bsz, accumulate, self.mode)
     return self.settings[key]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #35ab9629
-STEP_SYNCS = 2 # all-reduces of single numbers over all ranks in an iteration: loss and gradient norm
+STEP_SYNCS = 3 # all-reduces of single numbers over all ranks in an iteration: valid tokens, loss, gradient norm
 
 def stage_fixed(
     stage:int, # 0 is the first
@@ -201,7 +215,7 @@ def stage_fixed(
 ) -> LayerCost:
     "What a stage costs whatever its layers do"
     sync = STEP_SYNCS*setting.hardware.time('all_reduce', 8, pp*setting.stage_size)
-    return LayerCost(finish={'optimizer': setting.profile.optimizer_ms(0.0), 'loss and norm': sync})
+    return LayerCost(finish={'optimizer': setting.profile.optimizer_ms(0.0), 'tokens, loss, norm': sync})
 
 def add_cost(
     total:LayerCost, # To add to
@@ -226,7 +240,7 @@ def stage_cost(
     for (s, k), n in Counter((plan.layers[i], kinds[i]) for i in layers).items(): add_cost(total, layer_cost(s, k, setting), n)
     for end, here in ((False, stage==0), (True, stage==pp-1)):
         if here: add_cost(total, vocab_cost(v, end, pp, setting))
-    forward, backward = map(sum, zip(*_relayouts(plan, stage, setting, kinds)))
+    forward, backward = map(sum, zip(*(relayout(*border, setting) for border in borders(plan, stage, setting, kinds))))
     total.forward['relayout'], total.backward['relayout'] = forward, backward
     if stage:
         a = layout_of(plan.layers[layers[0]], setting)
@@ -238,17 +252,29 @@ def type_indices(spec:ModelSpec) -> list:
     "Index of the layer type of each layer"
     return [k for k, t in enumerate(spec.layer_types) for _ in range(t.count)]
 
-def _relayouts(plan, stage, setting, kinds):
-    "(forward, backward) of each border inside and around a stage"
-    spec, layers, v = setting.spec, plan.stage_layers(stage), layout_of(plan.vocab.layer(plan.default_dp_type), setting)
+def borders(
+    plan:Plan,
+    stage:int,
+    setting:Setting,
+    kinds:list, # Index of the layer type of each layer
+) -> list: # of (layout before, layout after, layer type whose activations are passed)
+    "Every place in and around a stage where activations may change their layout"
+    layers, v = plan.stage_layers(stage), layout_of(plan.vocab.layer(plan.default_dp_type), setting)
     cuts = [layout_of(plan.layers[i], setting) for i in layers]
     first = v if stage==0 else layout_of(plan.layers[layers[0]-1], setting).refine()
     last = v if stage==plan.pp_deg-1 else cuts[-1].refine()
-    path = [first, *cuts, last]
-    sizes = [kinds[max(i-1, 0)] for i in layers] + [kinds[layers[-1]]]
-    return [relayout(a, b, spec.layer_types[k], setting) for a, b, k in zip(path, path[1:], sizes)]
+    path, passed = [first, *cuts, last], [kinds[max(i-1, 0)] for i in layers] + [kinds[layers[-1]]]
+    return [(a, b, setting.spec.layer_types[k]) for a, b, k in zip(path, path[1:], passed)]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #75da0479
+def message_bytes(
+    before:LayerType, # Type of the last layer before the border
+    after:LayerType, # Type of the first layer behind it
+    setting:Setting,
+) -> float: # bytes
+    "What a rank sends to the next stage for a micro-batch"
+    return token_mib(before, setting)*MIB/setting.stage_size*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
+
 def message_ms(
     before:LayerType, # Type of the last layer before the border
     after:LayerType, # Type of the first layer behind it
@@ -256,9 +282,8 @@ def message_ms(
     both:bool, # Messages go both ways at once
     setting:Setting,
 ) -> float: # ms
-    "Time of the message between two stages; a decoder that looks at an encoder takes its states along"
-    mib = token_mib(before, setting)*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
-    return setting.hardware.time('p2p_both' if both else 'p2p', mib*MIB/setting.stage_size, pp, setting.stage_size)
+    "Time of the message between two stages"
+    return setting.hardware.time('p2p_both' if both else 'p2p', message_bytes(before, after, setting), pp, setting.stage_size)
 
 def boundary_ms(
     plan:Plan,
@@ -268,6 +293,54 @@ def boundary_ms(
     "Time of the message between two stages of a plan"
     i = plan.stage_layers(stage)[-1]
     return message_ms(setting.spec.layer_type(i), setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
+
+# %% ../../nbs/08_cost.pipeline.ipynb #d80c8dec
+def rank_messages(
+    plan:Plan,
+    rank:int, # Of all
+    pricer:Pricer,
+) -> list: # of (Collective, times in an iteration)
+    "Every message of one rank in an iteration"
+    setting, o, spec = pricer.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1), pricer.options, pricer.spec
+    n, out, shared, units = setting.stage_size, [], {}, stage_units(plan, rank//setting.stage_size, setting)
+    for s, params, waited, ends in units:
+        out += [(c, c.count*plan.chunks) for c in waited]
+        out += [(c, plan.chunks if part_of(c, s, o) in ('forward', 'backward') else 1) for c in parameter_collectives(s, params, n, o)]
+        for c in ends: shared[c.group] = shared.get(c.group, 0)+c.nbytes
+    out += [(Collective('all_reduce', nbytes, g, 1, 'end'), 1) for g, nbytes in shared.items()]
+    return out + _in_vain(units, plan, n, o) + _between(plan, rank, setting)
+
+def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
+    "(strategy, parameters, collectives waited for, shared gradients) of embedding, layers and head of a stage"
+    spec, n, o, v, out = setting.spec, setting.stage_size, setting.options, plan.vocab.layer(plan.default_dp_type), []
+    def end(head):
+        t = spec.layer_types[-1 if head else 0]
+        return v, vocab_params(spec, head, v.tp), vocab_collectives(v, t, plan.micro_bsz/v.dp(n), n, o, head), vocab_shared(v, spec, head, n, o)
+    for i in plan.stage_layers(stage):
+        s, t = plan.layers[i], spec.layer_type(i)
+        out.append((s, t.local_params(s.tp), width_collectives(s, t, plan.micro_bsz/s.dp(n), n, o), shared_gradients(s, t, n, o)))
+    return [end(False)]*(stage==0) + out + [end(True)]*(stage==plan.pp_deg-1)
+
+# %% ../../nbs/08_cost.pipeline.ipynb #77e7bdc4
+def _in_vain(units, plan, n, o):
+    "The gather that follows the last backward when micro-batches accumulate"
+    sharded = [u for u in units if shard_group(u[0], n).size>1]
+    if plan.chunks==1 or not sharded: return []
+    last, params, *_ = sharded[-1]
+    return [(c, 1) for c in parameter_collectives(last, params, n, o) if c.phase=='gather_forward']
+
+def _between(plan, rank, setting):
+    "Relayouts, messages between stages, tied tables and single numbers"
+    n, pp, stage, out = setting.stage_size, plan.pp_deg, rank//setting.stage_size, []
+    for a, b, t in borders(plan, stage, setting, type_indices(setting.spec)):
+        for x, y, phase in ((a, b, 'forward'), (b, a, 'backward')):
+            if (found := exchange_of(x, y, n, rank%n)): out.append((Collective(found[0], found[1]*token_mib(t, setting)*MIB, Group(found[2]), 1, phase), plan.chunks))
+    layers = plan.stage_layers(stage)
+    for i, side in ((layers[0]-1, stage>0), (layers[-1], stage<pp-1)):
+        nbytes = message_bytes(setting.spec.layer_type(i), setting.spec.layer_type(i+1), setting) if side else 0
+        if side: out += [(Collective(op, nbytes, Group(pp, n)), plan.chunks) for op in ('send', 'recv')]
+    if setting.spec.tied and pp>1 and stage in (0, pp-1): out.append((tied_message(plan.vocab.layer(plan.default_dp_type), setting, pp), 1))
+    return out + [(Collective('all_reduce', 8, Group(pp*n), 1, 'end'), STEP_SYNCS)]*(pp*n>1)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #d46e6be9
 CONTEXT_MIB = 1024.0 # the predecessor's figure for a PyTorch context with its communicators, per GPU

@@ -1,0 +1,195 @@
+"The price of a plan: relations that must hold, and messages that must be the runtime's"
+import time
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from count import count_all
+from equal import spec_of
+from test_equal import FOUR
+from galvatron.cost.communication import overlapped
+from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table
+from galvatron.cost.pipeline import Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
+from galvatron.profile.files import OPS, HardwareProfile, ModelProfile, Table
+from galvatron.runtime.launch import run_ranks
+
+LAYERS = 8
+SPEC = ModelSpec.from_size('llama_hf', 'llama-7b', layers=LAYERS)
+PROFILE = ModelProfile.from_layers(2048, [dict(forward_ms=4., backward_ms=8., recompute_ms=3.8, activation_mib=270., checkpoint_mib=16., working_mib=120., replay_mib=330., params=202_383_360)],
+    head=dict(forward_ms=1., backward_ms=2., activation_mib=120., peak_mib=400.), embed=dict(forward_ms=.05, backward_ms=.1, activation_mib=16.), widths=(1, 2, 4, 8), optimizer_ms_per_mparam=.01)
+HARDWARE = HardwareProfile.analytic('h200', 1, 8)
+
+def plan(s=S(dp_type='zero3'), vocab=V(), **kw): return Plan((s,)*LAYERS, vocab, **{'global_bsz':64, 'chunks':4, 'pipeline_type':'pipedream_flush', **kw})
+def price(p, options=RunOptions(), hardware=HARDWARE, profile=PROFILE, **kw): return predict(p, SPEC, hardware, profile, options, **kw)
+def changed(a, b):
+    "Terms of time and memory that differ anywhere between two predictions"
+    return {k for x,y in zip(a.stages, b.stages) for part in ('time','memory') for k in {**getattr(x, part), **getattr(y, part)}
+            if not np.isclose(getattr(x, part).get(k, 0.), getattr(y, part).get(k, 0.), rtol=1e-9)}
+
+# --- terms change only where they should
+
+def test_budget_changes_nothing_but_the_verdict():
+    a, b = price(plan(), memory_mib=1000.), price(plan(), memory_mib=1e6)
+    assert not changed(a, b) and a.iteration_ms==b.iteration_ms and not a.fits and b.fits
+
+def test_zero3_pays_for_chunks_and_ddp_does_not():
+    def paid(dp, chunks): return sum(price(plan(S(dp_type=dp), default_dp_type=dp if dp!='zero3' else 'ddp', chunks=chunks, global_bsz=8*chunks)).stages[0].time.get(k, 0.) for k in terms)
+    terms = ['parameter gather']
+    assert np.isclose(paid('zero3', 8), 2*paid('zero3', 4), rtol=.01)
+    terms.append('gradient reduce')
+    assert np.isclose(paid('ddp', 8), paid('ddp', 4))
+    assert np.isclose(paid('zero2', 8), paid('zero2', 4))
+
+def test_reducing_every_micro_batch_pays_time_and_saves_memory():
+    for dp in ('zero2', 'zero3'):
+        p = plan(S(dp_type=dp), default_dp_type='zero2')
+        late, often = price(p), price(p, RunOptions(async_grad_reduce=False))
+        assert changed(late, often) == {'gradient reduce', 'gradients', 'allocator reserve'}
+        assert often.stages[0].time['gradient reduce'] > late.stages[0].time['gradient reduce']
+        assert often.stages[0].memory['gradients'] < late.stages[0].memory['gradients']
+
+def test_recompute_adds_one_replay_and_drops_activations():
+    a, b = price(plan(S())), price(plan(S(recompute=True)))
+    assert np.isclose(b.stages[0].time['recompute'], 4*LAYERS*PROFILE.recompute_ms(0, 2))
+    assert np.isclose(b.stages[0].memory['activation']/a.stages[0].memory['activation'], 16/270)
+    assert changed(a, b) <= {'recompute', 'activation', 'working memory', 'gradients', 'gradient reduce', 'allocator reserve', 'loss', 'fresh gradients', 'reduce buffer', 'sequence buffer', 'working copy'}
+
+def test_memory_and_chunks():
+    def peaks(kind, chunks): return [s.peak_mib for s in price(plan(S(), pp_deg=4, pipeline_type=kind, chunks=chunks, global_bsz=8*chunks)).stages]
+    assert all(b>a for a,b in zip(peaks('gpipe', 4), peaks('gpipe', 8)))
+    assert np.allclose(peaks('pipedream_flush', 4), peaks('pipedream_flush', 8))
+    first, *_, last = (s.memory['activation'] for s in price(plan(S(), pp_deg=4, chunks=8)).stages)
+    assert np.isclose(first, 4*last)
+
+def test_width_divides_activations_as_profiled():
+    for k in (2, 4, 8): assert np.isclose(price(plan(S(k))).stages[0].memory['activation'], price(plan(S())).stages[0].memory['activation'])   # k times the samples, 1/k each
+    one = layer_cost(S(2), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True)).activation['activation']
+    assert np.isclose(one, PROFILE.activation_mib(0, 4, 2))
+
+def test_equal_neighbours_have_no_relayout():
+    mixed = Plan((S(), S(2), S(2, ulysses=True), S(2))*2, V(), pipeline_type='pipedream_flush', global_bsz=64, chunks=4)
+    assert price(plan(S(2), V(2))).stages[0].time['relayout'] == 0
+    assert price(mixed, RunOptions(sequence_parallel=True)).stages[0].time['relayout'] > 0
+    f, b = relayout_table([S(), S(2)], [S(), S(2)], 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True))
+    assert (np.diag(f)==0).all() and (np.diag(b)==0).all() and np.allclose(f, b.T)
+
+def test_a_strided_group_costs_what_its_own_table_says():
+    slow = {k: Table(t.bytes, tuple(3*m for m in t.ms)) if k==('all_reduce', 2, 4) else t for k,t in HARDWARE.tables.items()}
+    two = replace(HARDWARE, tables=slow)
+    near, far = plan(S(2)), plan(S(2, consecutive=False))
+    assert not changed(price(near), price(near, hardware=two))
+    assert changed(price(far), price(far, hardware=two)) == {'tensor parallel'}
+    assert np.isclose(price(far, hardware=two).stages[0].time['tensor parallel'], 3*price(far).stages[0].time['tensor parallel'])
+
+def test_ulysses_reduces_over_the_whole_stage():
+    cost = layer_cost(S(8, ulysses=True), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True))
+    assert cost.finish['gradient reduce'] > 0
+    assert np.isclose(layer_cost(S(8, ulysses=True, dp_type='zero3'), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True)).states['parameters'], SPEC.layer_types[0].params*4/8/2**20)
+
+def test_sequence_buffer():
+    on, off = (layer_cost(S(4), 0, Pricer(SPEC, HARDWARE, PROFILE, RunOptions(sequence_parallel=True, global_memory_buffer=g)).setting(1, 16, True)) for g in (True, False))
+    assert np.isclose(off.transient['sequence buffer'], 2*on.transient['sequence buffer'])
+
+# --- every number has a source
+
+@pytest.mark.parametrize('gone,named', [(('all_reduce', 2, 1), 'all_reduce_size_2_stride_1'), (('p2p_both', 2, 4), 'p2p_both')])
+def test_a_missing_table_is_named(gone, named):
+    tables = {k: t for k,t in HARDWARE.tables.items() if k[:2]!=gone[:2] and not (gone[0].startswith('p2p') and k[0]==gone[0])}
+    with pytest.raises(GalvatronError, match=named): price(plan(S(2), pp_deg=2), hardware=replace(HARDWARE, tables=tables))
+
+@pytest.mark.parametrize('field', ['forward_ms', 'activation_mib', 'working_mib'])
+def test_a_missing_measurement_is_named(field):
+    points = tuple(replace(p, **{field: None}) if p.kind=='layer' else p for p in PROFILE.points)
+    with pytest.raises(GalvatronError, match=field): price(plan(), profile=replace(PROFILE, points=points))
+
+def test_a_missing_overlap_is_named():
+    with pytest.raises(GalvatronError, match='overlap'): price(plan(), hardware=replace(HARDWARE, overlap={}))
+
+def test_no_cliffs():
+    "Peak memory is continuous in the batch: no step at any budget or size"
+    peaks = np.array([price(plan(S(), chunks=1, global_bsz=8*b)).peak_mib for b in range(1, 40)])
+    assert (np.diff(peaks)>0).all() and np.diff(peaks).max() < 1.01*np.diff(peaks)[5:].mean() + 1e-6 or (np.diff(peaks, 2)>=-1e-6).all()
+
+# --- schedules
+
+def test_schedule_equals_its_definition():
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        pp, chunks, kind = int(rng.integers(1, 9)), int(rng.integers(1, 17)), ('gpipe', 'pipedream_flush')[rng.integers(2)]
+        args = (*(rng.random((4, pp))*rng.choice([0.1, 1, 5], (4, pp))), rng.random(pp-1))
+        assert np.isclose(pipeline_ms(*args, chunks, kind), max(e.end for e in timeline(*args, chunks, kind)), rtol=1e-12)
+
+def test_schedule_is_monotone_and_vectorised():
+    rng = np.random.default_rng(2)
+    f, b, s, e = rng.random((4, 500, 5)); c = rng.random((500, 4))*.3
+    for kind in ('gpipe', 'pipedream_flush'):
+        base = pipeline_ms(f, b, s, e, c, 13, kind)
+        assert np.allclose(base[7], pipeline_ms(f[7], b[7], s[7], e[7], c[7], 13, kind))
+        for i in range(4): assert (pipeline_ms(*(x+.5*rng.random(x.shape) if j==i else x for j,x in enumerate((f, b, s, e))), c, 13, kind) >= base-1e-9).all()
+        assert (pipeline_ms(f, b, s, e, c+.2, 13, kind) >= base-1e-9).all()
+        assert (pipeline_ms(f, b, s, e, c, 14, kind) >= base-1e-9).all()
+
+def test_every_send_has_its_receive():
+    for pp in range(2, 9):
+        for chunks in range(1, 17):
+            for kind in ('gpipe', 'pipedream_flush'):
+                todo = [actions(i, pp, chunks, kind) for i in range(pp)]
+                assert all(sorted(t)==sorted(todo[0]) for t in todo)
+                for i,t in enumerate(todo): assert np.cumsum([1 if a=='F' else -1 for a,_ in t]).max()==in_flight(i, pp, chunks, kind)
+                assert max(e.end for e in timeline([1]*pp, [2]*pp, [0]*pp, [0]*pp, [0]*(pp-1), chunks, kind)) >= 3*chunks   # no wait cycle: it ends
+
+def test_overlap_is_between_the_longer_and_the_sum():
+    rng = np.random.default_rng(3)
+    y, x = rng.random((2, 1000))*5
+    t = overlapped(y, [(x, (1., 1.))])
+    assert np.allclose(t, np.maximum(x, y))
+    assert (overlapped(y, [(x, (1.2, 1.3))]) >= t-1e-12).all()
+    assert np.allclose(overlapped(y, [(x, (1., 1e9))]), x+y)
+
+# --- tables, speed
+
+def test_tables_equal_prices():
+    strategies = [S(), S(2), S(4, ulysses=True, dp_type='zero3'), S(2, consecutive=False, recompute=True)]
+    table = layer_table(strategies, 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, np.array([8, 16, 32]), np.array([True, True, False])))
+    for j,(b,acc) in enumerate([(8, True), (16, True), (32, False)]):
+        one = Pricer(SPEC, HARDWARE, PROFILE).setting(1, b, acc)
+        for i,s in enumerate(strategies):
+            for part in PARTS: assert np.isclose(getattr(table, part)[i,j], layer_cost(s, 0, one).total(part)), (s, part)
+
+def test_a_price_takes_under_five_milliseconds():
+    spec, rng = ModelSpec.from_size('llama_hf', 'llama3-405b', seq=2048), np.random.default_rng(4)
+    p = Pricer(spec, HardwareProfile.analytic('h200', 16, 8), PROFILE)
+    plans = [Plan(tuple(S(int(rng.choice([1, 2, 4, 8])), bool(rng.integers(2)), dp_type='zero3', recompute=bool(rng.integers(2))) for _ in range(126)), pp_deg=4, chunks=8, global_bsz=1024) for _ in range(10)]
+    predict(plans[0], pricer=p)
+    start = time.perf_counter()
+    for q in plans: predict(q, pricer=p)
+    assert (time.perf_counter()-start)/len(plans) < .005*4 # four times the target: CI machines are shared
+
+# --- the messages are the runtime's
+
+PLANS = [c for c in FOUR if not c[2].violations(4)][:20]
+CPU4 = HardwareProfile.analytic('h200', 1, 4)
+
+@pytest.fixture(scope='module')
+def counted(): return run_ranks(count_all, 4, PLANS, timeout=300, backend='gloo')
+
+@pytest.mark.parametrize('case', PLANS, ids=[c[0] for c in PLANS])
+def test_messages_are_the_runtimes(counted, case):
+    name, kind, p, options = case
+    pricer = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options)
+    for rank in range(4):
+        want, nbytes, got, seen = (Counter() for _ in range(4))
+        for c,n in rank_messages(p, rank, pricer):
+            key = c.op, None if c.op in ('send','recv') else c.group.size
+            want[key] += n; nbytes[key] += n*c.nbytes
+        for (op,size,b),n in counted[rank][name].items():
+            key = op, None if op in ('send','recv') else size
+            got[key] += n; seen[key] += n*b
+        assert got==want, f'rank {rank}'
+        for k in got: # a relayout is priced by its busiest rank
+            if k[0]=='all_to_all': assert seen[k] <= nbytes[k]*1.001
+            else: assert np.isclose(seen[k], nbytes[k], rtol=5e-3), (rank, k, seen[k], nbytes[k])
