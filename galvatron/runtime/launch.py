@@ -44,6 +44,7 @@ def _target(
         raise GalvatronError(f'{name} is defined in {mod}, which other processes cannot import: move it to a module (an exported cell, then import it) and pass that, or pass "module:function"')
     return f'{mod}:{name}'
 
+# %% ../../nbs/28_runtime.launch.ipynb #8a1177d8
 def _load(target:str):
     mod, name = target.split(':')
     f = importlib.import_module(mod)
@@ -58,6 +59,7 @@ def end_with_parent():
         ctypes.CDLL(None).prctl(1, signal.SIGKILL) # PR_SET_PDEATHSIG
     except (OSError, AttributeError): pass # not Linux: the parent's own clean-up has to do
 
+# %% ../../nbs/28_runtime.launch.ipynb #48114206
 def _rank_main(
     job:Path, # folder of the job
     rank:int, # this rank
@@ -83,6 +85,7 @@ def _rank_main(
         return 1
     finally: out.flush()
 
+# %% ../../nbs/28_runtime.launch.ipynb #77320fe2
 def _leave():
     "Leave together: nobody closes connections that a neighbour still needs"
     import torch.distributed as dist
@@ -101,6 +104,7 @@ def _start(job:Path, spec:dict):
         pids[pid] = r
     return pids
 
+# %% ../../nbs/28_runtime.launch.ipynb #6ff958b1
 def _job_main(
     job:Path, # folder of the job
     grace_s:float=5, # seconds from the first failure to the end of the other ranks
@@ -135,6 +139,7 @@ def free_port()->int:
         s.bind(('127.0.0.1', 0))
         return s.getsockname()[1]
 
+# %% ../../nbs/28_runtime.launch.ipynb #c8ae0b94
 def _descendants(pid:int)->list:
     "Process ids of the children, their children and so on, as /proc tells (Linux; empty elsewhere)"
     parents = {}
@@ -145,6 +150,7 @@ def _descendants(pid:int)->list:
     while new: found += (new := [c for c,p in parents.items() if p in new])
     return found
 
+# %% ../../nbs/28_runtime.launch.ipynb #6ec5e0f5
 def _kill_tree(p):
     "Kill a process that was started in a session of its own, with everything that descends from it"
     below = _descendants(p.pid) # before its death hides whose children they are; torchrun gives each rank a session of its own
@@ -260,6 +266,7 @@ def torchrun(
 # %% ../../nbs/28_runtime.launch.ipynb #fc8998b9
 def _env(name, kind=int): return field(default_factory=lambda: kind(os.environ[name]) if os.environ.get(name) else None)
 
+# %% ../../nbs/28_runtime.launch.ipynb #ca413537
 @dataclass
 class LaunchArgs:
     "Where it runs"
