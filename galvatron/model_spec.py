@@ -468,10 +468,10 @@ def _follow(
     new:set, # keys that the caller set
 ):
     "Shapes that depend on an overridden one and were not given themselves"
-    key = lambda k: _renames[hf].get(k, k)
+    key, known = lambda k: _renames[hf].get(k, k), _families[hf][2]
     h, ffn, heads, kv = map(key, ('hidden_size', 'intermediate_size', 'num_attention_heads', 'num_key_value_heads'))
-    if h in new and ffn not in new and ffn in c: c[ffn] = -(-c[h]*8//3//256)*256 if kv in c else 4*c[h]
-    if heads in new and kv in c and kv not in new: c[kv] = c[heads]
+    if h in new and ffn in known and ffn not in new: c[ffn] = -(-c[h]*8//3//256)*256 if kv in known else 4*c[h]
+    if heads in new and kv in known and kv not in new: c[kv] = c[heads]
     if new & {h, heads} and 'head_dim' not in new and hf!='t5': c.pop('head_dim', None)
 
 # %% ../nbs/01_model_spec.ipynb #c81e98a5

@@ -1,5 +1,6 @@
 "Checkpoints: any plan to any plan, killed and damaged ones, failures of one rank"
-import os
+import json, os, subprocess, sys
+from pathlib import Path
 
 import pytest, torch
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -8,7 +9,8 @@ from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy a
 from galvatron.runtime.launch import run_ranks
 from resume import BSZ, CONFIGS, draw, keep_going, run_cases
 
-ROUNDS = 8 if os.environ.get('GALVATRON_NIGHTLY') else 1 # times 2 models, times 3 loads each
+NIGHTLY = bool(os.environ.get('GALVATRON_NIGHTLY'))
+ROUNDS = 8 if NIGHTLY else 1 # times 2 models, times 3 loads each
 
 def cases(world, kinds=('llama','gpt'), source=None):
     "Random plans for a world; each loads what the round before saved under the same number"
@@ -58,3 +60,14 @@ def test_hugging_face_folders(tmp_path):
     cases = [(f'{kind}-{i}', kind, p, o) for i,(kind,p,o) in enumerate(FROM_FOLDERS)]
     for rank,res in enumerate(run_ranks(run_cases, 4, 'pretrained_case', str(tmp_path), cases, timeout=180, backend='gloo')):
         for name,(_,error) in res.items(): assert error is None, f'{name}, rank {rank}:\n{error}'
+
+def test_killed_at_any_moment(tmp_path):
+    "Every restart finds a whole checkpoint, nothing that was saved is lost, and the run ends with the bits of one that was never killed"
+    p = subprocess.run([sys.executable, str(Path(__file__).with_name('kill.py')), str(tmp_path), '30' if NIGHTLY else '6'], capture_output=True, text=True, timeout=600)
+    assert p.returncode==0, p.stderr[-3000:]
+    *kills, resumed, whole = json.loads(p.stdout)
+    for k in kills:
+        assert 9 in k['codes'] and 'hung' not in k['codes'], k
+        assert not k['problems'] and k['newest']>=k['saved'], k
+    assert resumed['codes']==whole['codes']==[0, 0] and resumed['digests']==whole['digests']
+    assert kills[-1]['newest']>kills[0]['newest'], kills

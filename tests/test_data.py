@@ -5,106 +5,81 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from golden.corpora import CORPORA, GPT, MASKED, PIECES, corpus, sentences
 
 from galvatron.data.gpt import DataArgs, GPTDataset, build_datasets, build_indices, cumulative_lengths
-from galvatron.data.indexed import IndexedDataset, IndexedWriter, dtype_for, merge, pointers, read_index
+from galvatron.data.indexed import IndexedDataset, IndexedWriter, dtype_for, merge, pointers
 from galvatron.data.loader import Loader
 from galvatron.data.masked import BertDataset, T5Dataset
 from galvatron.data.preprocess import PreprocessArgs, data_show, preprocess, write_pydoc_topics
 from galvatron.data.tokenizer import ByteTokenizer, TokenizerArgs, load_tokenizer
 from galvatron.plan import GalvatronError
 
-gold = np.load(Path(__file__).parent/'golden/megatron_data.npz')
-info = json.loads(gold['info'].tobytes())
+gold,masked = [np.load(Path(__file__).parent/f'golden/megatron_{n}.npz') for n in ('data','masked')]
 
-def corpus(seed, n, low, high):
-    "The token files that megatron-core was given: random documents that end in id 0"
-    rng = np.random.RandomState(seed)
-    lengths = rng.randint(low, high, n).astype(np.int32)
-    return lengths, rng.randint(1, 50000, lengths.sum()).astype(np.uint16)
-
-def write_corpus(prefix, spec, **kw):
-    lengths,tokens = corpus(*spec)
-    tokens[np.cumsum(lengths)[lengths>0]-1] = 0
-    with IndexedWriter(prefix, 'uint16', **kw) as w: w.add_documents(tokens, lengths)
+def write_corpus(prefix, name):
+    lengths,tokens = corpus(name)
+    with IndexedWriter(prefix, 'uint16') as w: w.add_documents(tokens, lengths)
 
 @pytest.fixture(scope='module')
 def corpora(tmp_path_factory):
     d = tmp_path_factory.mktemp('corpora')
-    for name,spec in info['corpora'].items(): write_corpus(d/name, spec)
+    for name in CORPORA: write_corpus(d/name, name)
     return d
 
-# Megatron, both directions
+# Megatron, both directions: megatron-core wrote the bytes and built the arrays, see golden/make_megatron.py
 
-@pytest.mark.parametrize('name', list(info['corpora']))
+@pytest.mark.parametrize('name', CORPORA)
 def test_files_equal_megatron(corpora, name):
-    assert np.fromfile(corpora/f'{name}.idx', np.uint8).tobytes()==gold[f'idx_{name}'].tobytes()
-    assert zlib.crc32((corpora/f'{name}.bin').read_bytes())==gold[f'crc_{name}'][0]
+    assert (corpora/f'{name}.idx').read_bytes()==gold[f'{name}/idx'].tobytes()
+    assert zlib.crc32((corpora/f'{name}.bin').read_bytes())==gold[f'{name}/crc'][0]
 
-def test_reads_megatron_index(tmp_path):
-    for name,spec in info['corpora'].items():
-        (tmp_path/'m.idx').write_bytes(gold[f'idx_{name}'].tobytes())
-        idx = read_index(tmp_path/'m.idx')
-        assert idx.dtype==np.uint16 and (idx.lengths==corpus(*spec)[0]).all() and idx.modes is None
+def full_paths(words, d): return words and [str(d/w) if w in CORPORA else w for w in words]
 
-def full_paths(words, d): return None if words is None else [str(d/w) if w in info['corpora'] else w for w in words]
-
-@pytest.mark.parametrize('s', info['settings'], ids=lambda s: s['name'])
+@pytest.mark.parametrize('s', GPT, ids=lambda s: s['name'])
 def test_order_equals_megatron(corpora, tmp_path, s):
-    per = s['per'] or [None]*3
-    args = DataArgs(full_paths(s['blend'], corpora), s['split'], *[full_paths(p, corpora) for p in per],
+    args = DataArgs(full_paths(s['blend'], corpora), s['split'], *[full_paths(p, corpora) for p in s['per'] or [None]*3],
                     data_cache_path=str(tmp_path), eod_mask_loss=True, reset_position_ids=True)
-    for part,n,ds in zip(('train','valid','test'), s['lens'], build_datasets(args, s['seq'], s['sizes'], s['seed'], eod=0)):
-        if n is None: assert ds is None; continue
-        assert len(ds)==n
-        kind = vars(ds.indices) if isinstance(ds, GPTDataset) else dict(which=ds.which, sample=ds.sample)
-        for key,a in kind.items():
-            g = gold[f"{s['name']}/{part}/{key}"]
-            assert a.dtype==g.dtype and np.array_equal(a, g), key
-        b = ds.batch(range(len(ds)))
-        crc = 0
-        for row in np.stack([b['tokens'], b['labels'], b['position_ids']], axis=1): crc = zlib.crc32(row.tobytes(), crc)
-        assert crc==gold[f"{s['name']}/{part}/crc"][0]
+    for part,n,ds in zip(('train','valid','test'), s['sizes'], build_datasets(args, s['seq'], s['sizes'], s['seed'], eod=0)):
+        expected = {k.rsplit('/', 1)[1]:v for k,v in gold.items() if k.startswith(f"{s['name']}/{part}/")}
+        if n==0: assert ds is None and not expected; continue
+        crc, = expected.pop('crc')
+        ours = vars(ds.indices) if isinstance(ds, GPTDataset) else dict(which=ds.which, sample=ds.sample)
+        assert ours.keys()==expected.keys()
+        for key,a in ours.items(): assert a.dtype==expected[key].dtype and np.array_equal(a, expected[key]), key
+        assert crc_of(ds.batch(range(len(ds))), ('tokens','labels','position_ids'))==crc
+
+def crc_of(batch, keys): return zlib.crc32(np.stack([batch[k] for k in keys], axis=1).tobytes())
 
 # BERT and T5
 
-masked = np.load(Path(__file__).parent/'golden/megatron_masked.npz')
-masked_info = json.loads(masked['info'].tobytes())
-
 class PieceTokenizer:
-    "As the one given to megatron-core: from 100 on, every third id continues a word"
-    vocab_size,eod,sentinels = masked_info['vocab'],3,list(range(masked_info['vocab'], masked_info['vocab']+100))
+    "As the one given to megatron-core"
+    vocab_size,eod,sentinels = PIECES,3,list(range(PIECES, PIECES+100))
     def special(self, name): return dict(pad=0, cls=2, sep=3, mask=4, bos=5, eos=6).get(name)
-    def continues(self): i = np.arange(self.vocab_size); return (i>=100)&(i%3==0)
+    def continues(self): i = np.arange(PIECES); return (i>=100)&(i%3==0)
 
 @pytest.fixture(scope='module')
-def sentences(tmp_path_factory):
-    rng,prefix = np.random.RandomState(11), tmp_path_factory.mktemp('sentences')/'s'
-    counts = rng.randint(0, 9, 150)
-    lengths = rng.randint(1, 40, counts.sum()).astype(np.int32)
-    lengths[::97] = 600
-    tokens = rng.randint(10, masked_info['vocab'], lengths.sum()).astype(np.uint16)
+def sentence_file(tmp_path_factory):
+    prefix,(counts,lengths,tokens) = tmp_path_factory.mktemp('sentences')/'s',sentences()
     with IndexedWriter(prefix, 'uint16') as w: w.add_documents(tokens, lengths, counts)
     assert prefix.with_suffix('.idx').read_bytes()==masked['idx'].tobytes()
     return IndexedDataset(prefix)
 
-@pytest.mark.parametrize('s', masked_info['settings'], ids=lambda s: s['name'])
-def test_masked_samples_equal_megatron(sentences, s):
-    args = sentences, PieceTokenizer(), s['seq'], s['n'], s['seed'], s['split'], 'train', s['short'], None
+@pytest.mark.parametrize('s', MASKED, ids=lambda s: s['name'])
+def test_masked_samples_equal_megatron(sentence_file, s):
+    args = sentence_file, PieceTokenizer(), s['seq'], s['n'], s['seed'], s['split'], 'train', s['short'], None
     ds = BertDataset(*args, pairs=s['head']) if s['kind']=='bert' else T5Dataset(*args, decoder_seq_length=s['seq'])
     assert np.array_equal(ds.samples, masked[f"{s['name']}/samples"])
+    keys = ('tokens','labels','token_types','is_random') if s['kind']=='bert' else ('tokens','decoder_tokens','labels')
     crc = 0
-    for i in range(len(ds)):
-        o = ds[i]
-        keys = ('tokens','labels','token_types') if s['kind']=='bert' else ('tokens','decoder_tokens','labels')
-        row = np.concatenate([o[k] for k in keys]+([[o['is_random']]] if s['kind']=='bert' else []))
-        crc = zlib.crc32(row.astype(np.int64).tobytes(), crc)
+    for i in range(len(ds)): crc = zlib.crc32(np.hstack([ds[i][k] for k in keys]).astype(np.int64).tobytes(), crc)
     assert crc==masked[f"{s['name']}/crc"][0]
 
 # Files: every type, both ways of reading, multimodal, damage
 
 def test_multimodal_equals_megatron(tmp_path):
-    for end in ('idx','bin'): (tmp_path/f'm.{end}').write_bytes(masked[f'multimodal_{end}'].tobytes())
+    for end in ('idx','bin'): (tmp_path/f'm.{end}').write_bytes(masked[f'multimodal/{end}'].tobytes())
     theirs = IndexedDataset(tmp_path/'m')
     assert theirs.index.modes.tolist()==[0,1,1,0] and theirs.documents.tolist()==[0,2,4]
     with IndexedWriter(tmp_path/'o', 'int32', multimodal=True) as w:
@@ -223,7 +198,7 @@ def test_ranks_that_start_together(corpora, tmp_path):
 def cached_order(prefix, cache, n=300): return GPTDataset(IndexedDataset(prefix), 8, n, cache=cache).indices
 
 def test_cache_is_used_repaired_and_never_stale(tmp_path):
-    write_corpus(tmp_path/'d', (1,97,1,40))
+    write_corpus(tmp_path/'d', 'a')
     first = cached_order(tmp_path/'d', None)
     cached_order(tmp_path/'d', tmp_path/'c')
     again = cached_order(tmp_path/'d', tmp_path/'c')
@@ -231,7 +206,7 @@ def test_cache_is_used_repaired_and_never_stale(tmp_path):
     file, = (tmp_path/'c').glob('*/samples.npy')
     file.write_bytes(file.read_bytes()[:200])
     assert np.array_equal(cached_order(tmp_path/'d', tmp_path/'c').samples, first.samples)
-    write_corpus(tmp_path/'d', (5,97,1,40)) # other contents under the same name
+    write_corpus(tmp_path/'d', 'b') # other contents under the same name
     assert not np.array_equal(cached_order(tmp_path/'d', tmp_path/'c').samples, first.samples)
 
 def test_read_only_folder(corpora, tmp_path, monkeypatch):
@@ -300,15 +275,23 @@ def test_workers_and_compression_change_nothing(tmp_path):
     assert ByteTokenizer().decode(ds[10])==objs[10]['text'] and ds[10][-1]==256
 
 def test_bad_lines_and_strict(tmp_path, capsys):
-    (tmp_path/'a.jsonl').write_bytes(b'{"text":"ok"}\n{broken\n[1]\n{"text":7}\n{"text":"\xff"}\n{"body":"x"}\n\n{"text":""}\n')
+    (tmp_path/'a.jsonl').write_bytes(b'{"text":"ok"}\n{broken\n[1]\n{"text":7}\n{"text":"\xff"}\n{"body":"x"}\n\n{"text":""}\n{"text":"\\ud800"}\n')
     args = PreprocessArgs(input=[str(tmp_path/'a.jsonl')], output_prefix=str(tmp_path/'o'))
     report = preprocess(args, quiet=True)
-    assert (report.documents, report.bad)==(1, 5)
+    assert (report.documents, report.bad)==(1, 6)
     err = capsys.readouterr().err
     assert all(s in err for s in ('a.jsonl:2: not JSON', 'a.jsonl:3: not a JSON object', ":4: 'text' is int", ':5: not UTF-8', ":6: no key 'text'"))
+    assert ':9:' not in err # five are shown, all are counted
     args.strict, args.output_prefix = True, str(tmp_path/'p')
     with pytest.raises(GalvatronError, match='a.jsonl:2: not JSON'): preprocess(args, quiet=True)
     assert not list(tmp_path.glob('p*'))
+
+def test_cut_off_archive(tmp_path):
+    write_lines(tmp_path/'a.jsonl.gz', texts(500))
+    (tmp_path/'a.jsonl.gz').write_bytes((tmp_path/'a.jsonl.gz').read_bytes()[:-30])
+    with pytest.raises(GalvatronError, match='a.jsonl.gz: cannot be read, or is cut off'):
+        preprocess(PreprocessArgs(input=[str(tmp_path/'a.jsonl.gz')], output_prefix=str(tmp_path/'o')), quiet=True)
+    assert [p.name for p in tmp_path.iterdir()]==['a.jsonl.gz']
 
 def test_killed_in_the_middle(tmp_path):
     write_lines(tmp_path/'a.jsonl', texts(40_000))

@@ -1,5 +1,5 @@
 "Measure the data path: indices, blends, loading, tokenising. `python tools/bench_data.py [--tokens 1e8]`"
-import json, os, resource, subprocess, sys, tempfile, time
+import json, os, subprocess, sys, tempfile
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def main():
     with tempfile.TemporaryDirectory() as d:
         for mean in (500, 50):
             n = corpus(f'{d}/c{mean}', a.tokens, mean)
-            for name,seq,samples in ((f'one epoch', 2048, 0), ('three epochs', 2048, int(2.3*n/2048))):
+            for name,seq,samples in (('one epoch', 2048, 0), ('three epochs', 2048, int(2.3*n/2048))):
                 r = run(INDICES, f'{d}/c{mean}', seq, samples)
                 print(f'indices, {n:.2g} tokens in documents of {mean}, {name}: {r["s"]:.2f} s, {r["mib"]:.0f} MiB peak, {r["samples"]/r["s"]:,.0f} samples/s')
         for mean in (500, 50):
@@ -103,7 +103,6 @@ def main():
         size,tok = text_file(f'{d}/t.jsonl', a.mib),bpe(d)
         for name,kw in (('bytes', {}), ('BPE of 8,000', dict(tokenizer_type='HuggingFaceTokenizer', tokenizer_model=tok))):
             for workers in (1, 2):
-                t0 = time.perf_counter()
                 r = subprocess.run([sys.executable, script(d, TOKENISE), f'{d}/t.jsonl', f'{d}/o', str(workers), repr(kw)], capture_output=True, text=True, timeout=600)
                 if r.returncode: sys.exit(r.stderr)
                 r = json.loads(r.stdout.splitlines()[-1])

@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
-           'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices', 'borders',
-           'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
+           'draw_timeline', 'pipeline_ms', 'crowded', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
+           'borders', 'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
            'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -170,6 +170,17 @@ def _jump(old, free, back, steps):
     free += steps*rate; back += steps*rate
     return steps
 
+# %% ../../nbs/08_cost.pipeline.ipynb #dd99483f
+def crowded(
+    profile:ModelProfile, # Measured alone
+    factor:float, # How many times longer everything takes
+) -> ModelProfile:
+    "The profile as ranks see it that share a device"
+    if factor==1: return profile
+    times = ('forward_ms', 'backward_ms', 'recompute_ms')
+    slow = lambda p: replace(p, **{f: getattr(p, f)*factor for f in times if getattr(p, f) is not None})
+    return replace(profile, points=tuple(slow(p) for p in profile.points), optimizer=tuple((m, ms*factor) for m, ms in profile.optimizer))
+
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
 @dataclass(frozen=True, eq=False)
 class Pricer:
@@ -180,6 +191,7 @@ class Pricer:
     options:RunOptions = RunOptions() # Precision, sequence parallelism, gradient reduction
     mode:str = 'static' # How the profile speaks about batches it did not measure
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
+    def __post_init__(self): object.__setattr__(self, 'profile', crowded(self.profile, self.hardware.meta.get('contention', 1.)))
 
 @patch
 def setting(self:Pricer,

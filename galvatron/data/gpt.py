@@ -119,6 +119,7 @@ class Indices:
     samples:np.ndarray # [samples + 1, 2] starts
     shuffle:np.ndarray # [samples] sample handed out as the i-th
 
+# %% ../../nbs/41_data.gpt.ipynb #12650fbf
 def build_indices(
     lengths:np.ndarray, # [sequences of the file] tokens
     documents:range, # Sequences of this part
@@ -140,6 +141,7 @@ def _load(path:Path)->dict|None:
     except (ValueError,OSError): # cut off by a crash of the machine: build again
         shutil.rmtree(path, ignore_errors=True)
 
+# %% ../../nbs/41_data.gpt.ipynb #a51df6a8
 @contextmanager
 def _locked(path:Path):
     "Wait for other builders on this machine; without working locks go on, since a rename decides"
@@ -263,6 +265,7 @@ def batch(self:GPTDataset,
         self._fill(i, row)
     return causal_sample(text, self.options)
 
+# %% ../../nbs/41_data.gpt.ipynb #f557cd2c
 @patch
 def __getitem__(self:GPTDataset, i):
     return {k:v[0] for k,v in self.batch([i]).items()}
@@ -315,6 +318,7 @@ def blend_order(
         taken[best] += 1
     return which,occurrence(which, len(weights))
 
+# %% ../../nbs/41_data.gpt.ipynb #8f1ac4a9
 def occurrence(which:np.ndarray, n:int)->np.ndarray:
     "How often each value stood before"
     res = np.empty(len(which), np.int64)
@@ -370,6 +374,7 @@ def _check(self:BlendedDataset, sizes):
     for i,(n,have) in enumerate(zip(np.bincount(self.which, minlength=len(sizes)), sizes)):
         if n>have: raise GalvatronError(f'the blend takes {n} samples of its dataset {i}, which has {have}')
 
+# %% ../../nbs/41_data.gpt.ipynb #a4531efa
 @patch
 def batch(self:BlendedDataset,
     ids, # B sample numbers

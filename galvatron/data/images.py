@@ -32,11 +32,14 @@ class FolderPictures:
         if not self.files: raise GalvatronError(f'{root}: no pictures ({" ".join(sorted(SUFFIXES))}) in {len(found)} folders of classes')
 
     def __len__(self): return len(self.files)
-    def __getitem__(self, i:int)->np.ndarray:
-        from PIL import Image
-        try:
-            with Image.open(self.files[i]) as im: return np.asarray(im.convert('RGB'))
-        except OSError as e: raise GalvatronError(f'{self.files[i]}: not a readable picture ({e})')
+
+# %% ../../nbs/45_data.images.ipynb #2b0a80c8
+@patch
+def __getitem__(self:FolderPictures, i:int)->np.ndarray: # [H, W, 3] bytes
+    from PIL import Image
+    try:
+        with Image.open(self.files[i]) as im: return np.asarray(im.convert('RGB'))
+    except OSError as e: raise GalvatronError(f'{self.files[i]}: not a readable picture ({e})')
 
 # %% ../../nbs/45_data.images.ipynb #66baca59
 class ArrayPictures:
@@ -73,6 +76,7 @@ def training_box(
             return x, y, x+bw, y+bh
     return middle_box(h, w, 1.)
 
+# %% ../../nbs/45_data.images.ipynb #17593cfb
 def middle_box(h:int, w:int, part:float=.875)->tuple:
     "The square in the middle"
     side = min(h, w)*part

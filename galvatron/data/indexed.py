@@ -9,6 +9,7 @@ __all__ = ['MAGIC', 'VERSION', 'DTYPES', 'CODES', 'dtype_for', 'pointers', 'writ
 # %% ../../nbs/40_data.indexed.ipynb #21a4444b
 import hashlib
 import os
+import uuid
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,6 +134,7 @@ def documents(self:IndexedDataset)->np.ndarray:
     "[m] int64, document boundaries as sequence numbers"
     return self.index.documents
 
+# %% ../../nbs/40_data.indexed.ipynb #638b4b76
 @patch(as_prop=True)
 def n_documents(self:IndexedDataset)->int:
     "Number of documents"
@@ -168,6 +170,7 @@ def get(self:IndexedDataset,
     if not 0<=offset<=offset+length<=n: raise IndexError(f'{self.prefix}: tokens {offset}..{offset+length} of sequence {i}, which has {n}')
     return self.read(int(self.index.pointers[i])//self.dtype.itemsize+offset, length)
 
+# %% ../../nbs/40_data.indexed.ipynb #8245e840
 @patch
 def __getitem__(self:IndexedDataset, i):
     if isinstance(i, slice): return [self.get(j) for j in range(*i.indices(len(self)))]
@@ -206,7 +209,7 @@ class IndexedWriter:
         _need(self.dtype in CODES, prefix, f'token type {self.dtype} is not of the format, allowed are {list(DTYPES.values())}')
         Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         self._lengths,self._documents,self._modes = array('i'),array('q',[0]),array('b') if multimodal else None
-        self._temp = f'{prefix}.{os.getpid()}.tmp'
+        self._temp = f'{prefix}.{uuid.uuid4().hex[:8]}.tmp'
         self._file = open(self._temp+'.bin', 'wb')
 
     def __enter__(self): return self
@@ -227,14 +230,19 @@ def _put(self:IndexedWriter, tokens):
 
 # %% ../../nbs/40_data.indexed.ipynb #ac0ff544
 @patch
+def _note(self:IndexedWriter, lengths):
+    lengths,most = np.asarray(lengths, np.int64),np.iinfo(np.int32).max
+    if lengths.size and lengths.max()>most: raise GalvatronError(f'{self.prefix}: a sequence of {lengths.max()} tokens, the format allows {most}')
+    self._lengths.frombytes(lengths.astype(np.int32).tobytes())
+
+# %% ../../nbs/40_data.indexed.ipynb #32d50482
+@patch
 def add_sequence(self:IndexedWriter,
     tokens, # [length] ids
     mode:int=0, # Mode, in multimodal files
 ):
     "Append one sequence to the current document"
-    n = self._put(tokens)
-    if n>np.iinfo(np.int32).max: raise GalvatronError(f'{self.prefix}: a sequence of {n} tokens, the format allows {np.iinfo(np.int32).max}')
-    self._lengths.append(n)
+    self._note([self._put(tokens)])
     if self._modes is not None: self._modes.append(mode)
 
 @patch
@@ -252,6 +260,7 @@ def add_document(self:IndexedWriter,
     "Append one document"
     self.add_documents(tokens, [len(tokens)] if lengths is None else lengths, None if lengths is None else [len(lengths)], modes)
 
+# %% ../../nbs/40_data.indexed.ipynb #f3afc768
 @patch
 def add_documents(self:IndexedWriter,
     tokens, # [sum of lengths] ids
@@ -263,7 +272,7 @@ def add_documents(self:IndexedWriter,
     n,total = self._put(tokens),int(np.sum(lengths, dtype=np.int64))
     if n!=total: raise GalvatronError(f'{self.prefix}: {n} tokens were given, lengths sum to {total}')
     ends = len(self._lengths) + np.cumsum(np.ones(len(lengths), np.int64) if counts is None else counts, dtype=np.int64)
-    self._lengths.frombytes(np.asarray(lengths, np.int32).tobytes())
+    self._note(lengths)
     self._documents.frombytes(ends.tobytes())
     if self._modes is not None: self._modes.frombytes(np.asarray([0]*len(lengths) if modes is None else modes, np.int8).tobytes())
 
@@ -299,6 +308,7 @@ def add_dataset(self:IndexedWriter,
     self._documents.frombytes((other.documents[1:]+base).tobytes())
     if self._modes is not None: self._modes.frombytes((np.zeros(len(other), np.int8) if other.index.modes is None else other.index.modes).tobytes())
 
+# %% ../../nbs/40_data.indexed.ipynb #83a058be
 def merge(
     prefixes:list, # Datasets to join, in this order
     out:str|Path, # Prefix of the result

@@ -30,6 +30,7 @@ def _twist(s:np.ndarray):
     s[156:311] = s[:155]^mix(s[156:311], s[157:])
     s[311:] = s[155:156]^mix(s[311:], s[:1])
 
+# %% ../../nbs/44_data.masked.ipynb #8c7ff509
 def _temper(x:np.ndarray)->np.ndarray:
     x = x^(x>>np.uint64(29))&np.uint64(0x5555555555555555)
     x = x^(x<<np.uint64(17))&np.uint64(0x71D67FFFEDA60000)
@@ -51,7 +52,7 @@ def mt64(
     return np.concatenate(rounds)[:n] if rounds else np.empty(0, np.uint64)
 
 # %% ../../nbs/44_data.masked.ipynb #b6663ce7
-LONG_SENTENCE = 512
+LONG_SENTENCE = 512 # tokens
 
 class _Targets:
     "Target lengths, drawn as C++ does"
@@ -180,6 +181,7 @@ def _need(self:MaskedDataset, *names:str):
     if gone := [n for n,i in ids.items() if i is None]: raise GalvatronError(f'{type(self).__name__}: the tokenizer has no {", ".join(gone)} token')
     return list(ids.values())
 
+# %% ../../nbs/44_data.masked.ipynb #167ef5a2
 @patch
 def _words(self:MaskedDataset, tokens:list, fixed:tuple=()):
     "Positions of the tokens of each word, special tokens left out"
@@ -190,6 +192,7 @@ def _words(self:MaskedDataset, tokens:list, fixed:tuple=()):
         else: words.append([i])
     return words
 
+# %% ../../nbs/44_data.masked.ipynb #61f6696a
 @patch
 def _start(self:MaskedDataset, i):
     if not -len(self)<=i<len(self): raise IndexError(f'sample {i} of {len(self)}')
@@ -197,6 +200,7 @@ def _start(self:MaskedDataset, i):
     first,end,target = self.samples[i].tolist()
     return self.indexed[first:end], target, np.random.RandomState((self.seed+i)%2**32)
 
+# %% ../../nbs/44_data.masked.ipynb #cc7b8125
 def _padded(values, n:int, fill:int=0)->np.ndarray:
     res = np.full(n, fill, np.int64)
     res[:len(values)] = values
@@ -293,6 +297,7 @@ class MockBert(MockDataset):
         return dict(tokens=_padded(tokens, S), labels=_padded(np.where(hidden, tokens, -100), S, -100), token_types=np.zeros(S, np.int64),
                     padding_mask=_padded([1]*n, S), is_random=rng.integers(2))
 
+# %% ../../nbs/44_data.masked.ipynb #a5c5c671
 class MockT5(MockDataset):
     "Random samples in the form of T5's, the decoder as long as the encoder"
     def __getitem__(self, i):

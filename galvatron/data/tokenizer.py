@@ -9,7 +9,7 @@ __all__ = ['EOD_NAMES', 'ROLES', 'TOKENIZERS', 'Tokenizer', 'ByteTokenizer', 'Nu
 
 # %% ../../nbs/41a_data.tokenizer.ipynb #8ffcaf8b
 import os
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +27,11 @@ class Tokenizer:
     sentinels:list = [] # Ids that stand for a gap, for T5
     def continues(self)->np.ndarray: return np.zeros(self.vocab_size, bool) # whether an id continues a word
 
+# %% ../../nbs/41a_data.tokenizer.ipynb #b39b2109
 class ByteTokenizer(Tokenizer):
     "UTF-8 bytes, and 256 for the end of a document"
     vocab_size,eod = 257,256
-    def encode(self, text:str)->np.ndarray: return np.frombuffer(text.encode('utf-8', 'surrogatepass'), np.uint8)
+    def encode(self, text:str)->np.ndarray: return np.frombuffer(text.encode(), np.uint8)
     def decode(self, ids)->str: return bytes(int(i) for i in ids if i<256).decode('utf-8', 'replace')
 
 # %% ../../nbs/41a_data.tokenizer.ipynb #e32b286c
@@ -81,6 +82,7 @@ def _file(path, what):
     if not os.path.exists(path): raise GalvatronError(f'{path}: no such file ({what}); tokenizers are read from local files and never downloaded')
     return str(path)
 
+# %% ../../nbs/41a_data.tokenizer.ipynb #e4a80f85
 def gpt2_bpe(
     vocab_file:str|Path, # vocab.json
     merge_file:str|Path, # merges.txt
@@ -116,6 +118,7 @@ def bert_wordpiece(
 EOD_NAMES = '<|endoftext|>','<|end_of_text|>','</s>','<eos>','<|eos|>','[SEP]'
 ROLES = 'cls','sep','mask','pad','bos','eos','unk'
 
+# %% ../../nbs/41a_data.tokenizer.ipynb #daa5fbc2
 def huggingface(
     path:str|Path, # Folder of a tokenizer, or its tokenizer.json
 )->Tokenizer:
@@ -200,6 +203,7 @@ class TokenizerArgs:
         if not self.vocab_size or self.vocab_size<1: raise GalvatronError('NullTokenizer needs --vocab-size, at least 1')
         return self.vocab_size
 
+# %% ../../nbs/41a_data.tokenizer.ipynb #ecf5f489
 def load_tokenizer(
     args:TokenizerArgs, # Type and files
 )->Tokenizer:

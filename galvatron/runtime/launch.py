@@ -223,11 +223,13 @@ def torchrun_arguments(
 def _agent(argv)->int:
     "torchrun, ending with the first failing rank's exit code and at most one line"
     import logging
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
     end_with_parent()
-    logging.getLogger('torch.distributed.elastic').setLevel(logging.CRITICAL)
+    logging.disable(logging.ERROR) # what torchrun says about its ranks
     try: run(parse_args(argv))
+    except SignalException as e: return 128+e.sigval
     except ChildFailedError as e:
         rank, failure = e.get_first_failure()
         how = f'was ended by signal {signal.Signals(-failure.exitcode).name}' if failure.exitcode<0 else f'ended with exit code {failure.exitcode}'
