@@ -70,6 +70,7 @@ def _range(a, b, step, what):
     if not 0<a<=b or step<1: raise GalvatronError(f'profile-model: {what} from {a} to {b} by {step} is empty')
     return list(range(a, b+1, step))
 
+# %% ../../nbs/05_profile.model.ipynb #dcb4244b
 def batches_and_lengths(
     a:ProfileModelArgs, # Arguments
     seqs:tuple, # The model's own lengths, one a layer type
@@ -114,6 +115,7 @@ class Muted:
     def all_to_all_single(self, x, out, inp, name): return x.clone()
     def wait_tensor(self, x): return x
 
+# %% ../../nbs/05_profile.model.ipynb #fdd5eed0
 @contextmanager
 def imagined(
     size:int, # Ranks of the group; this process is rank 0
@@ -137,6 +139,7 @@ class Alone(Place):
         one = self._groups[(0,)]
         return torch.distributed.device_mesh.DeviceMesh.from_group([one]*3, self.device.type, mesh=torch.tensor([[[0]]]), mesh_dim_names=('rep','shard','tp'))
 
+# %% ../../nbs/05_profile.model.ipynb #d58b4a9a
 def few_layers(spec, n:int, longest:int):
     "The spec and the HuggingFace config of the same model with `n` layers, and positions for the longest sequence"
     config = spec.hf_config()
@@ -208,6 +211,7 @@ class Live(TorchDispatchMode):
 # %% ../../nbs/05_profile.model.ipynb #842d4d92
 def _local(t): return t.to_local() if hasattr(t, 'to_local') else t
 
+# %% ../../nbs/05_profile.model.ipynb #ace62298
 @contextmanager
 def memory(device, known=()):
     "Yields a function that returns (bytes now, peak bytes since the last call) above those at the start"
@@ -224,6 +228,7 @@ def memory(device, known=()):
     finally:
         if collect: gc.enable()
 
+# %% ../../nbs/05_profile.model.ipynb #39bc6dc0
 def _cuda_reader(device):
     "The allocator's figures above those of now"
     start = torch.cuda.memory_allocated(device)
@@ -234,6 +239,7 @@ def _cuda_reader(device):
         return now,peak
     return read
 
+# %% ../../nbs/05_profile.model.ipynb #fc138dca
 def held_by(unit)->list:
     "Tensors that a unit holds for good: parameters at rest, working copies, buffers"
     params = list(unit.module.parameters())
@@ -313,6 +319,7 @@ def depth_row(r:Rank, batch:int, seq:int, do:set, budget_ms:float, step:bool=Tru
     if 'time' in do and step: row |= _optimizer_row(r, run, budget_ms)
     return row
 
+# %% ../../nbs/05_profile.model.ipynb #71223437
 def _optimizer_row(r, run, budget_ms):
     "Time of an AdamW step over all parameters"
     run().backward()
@@ -352,6 +359,7 @@ def can_share(t, form:str, width:int, seqs)->bool:
     kv = t.kv_heads%width==0 or width%t.kv_heads==0 or form=='ulysses'
     return kv and (form=='ulysses' or t.ffn%width==0) and (form=='tp' or all(s%width==0 for s in seqs))
 
+# %% ../../nbs/05_profile.model.ipynb #bc45f417
 def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     seqs = tuple(t.seq for t in spec.layer_types)
@@ -372,6 +380,7 @@ def wanted(a:ProfileModelArgs)->set:
     if a.profile_type not in kinds: raise GalvatronError(f'profile-model: profile_type {a.profile_type!r}: computation, memory or all')
     return kinds[a.profile_type]
 
+# %% ../../nbs/05_profile.model.ipynb #8ce49624
 def is_done(task:Task, m:ModelProfile, do:set)->bool:
     "Whether the profile holds what the task would measure"
     if task.layers:
@@ -408,6 +417,7 @@ def build(group:list, spec, options:RunOptions, device):
             gc.collect()
             if device.type=='cuda': torch.cuda.empty_cache()
 
+# %% ../../nbs/05_profile.model.ipynb #89aca5bc
 def oom_rows(task:Task)->tuple: # Points, depth rows
     "What is recorded for a task that ran out of memory"
     if task.layers: return [], [dict(layers=[task.layers], batch=task.batch, seq=[task.seq], oom=True)]
@@ -444,6 +454,7 @@ def machine_of(a:ProfileModelArgs, device)->dict:
     f = device_facts(device)
     return dict(device=f['device'], torch=f['torch'], transformers=transformers.__version__, precision=a.mixed_precision, compile=a.compile, flash_attn=a.use_flash_attn)
 
+# %% ../../nbs/05_profile.model.ipynb #3c6fdb3f
 def start_profile(a:ProfileModelArgs, spec, device)->Book:
     "The book to write in: what is there, if it may be continued, or an empty one"
     names,folder,machine = model_files(a.mixed_precision, spec.name),Path(a.output_dir),machine_of(a, device)
@@ -456,9 +467,10 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
                      device=machine['device'], meta=meta)
     return Book(folder/names['rich'], m)
 
-# %% ../../nbs/05_profile.model.ipynb #3c6fdb3f
+# %% ../../nbs/05_profile.model.ipynb #d61b18e2
 def _warn(text): print(f'galvatron: warning: {text}', file=sys.stderr)
 
+# %% ../../nbs/05_profile.model.ipynb #dc721889
 def run_group(group:list, book:Book, spec, a, options, device, bar):
     "Run the tasks of one build; after one that ran out of memory the larger ones are marked, not run"
     full,do = None,wanted(a)
@@ -481,7 +493,7 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
         for task in group:
             if not is_done(task, book.m, do): book.add(*oom_rows(task)); bar.update()
 
-# %% ../../nbs/05_profile.model.ipynb #d61b18e2
+# %% ../../nbs/05_profile.model.ipynb #fb133a38
 def profile_model(
     a:ProfileModelArgs, # What to measure
     spec, # `ModelSpec`
@@ -504,6 +516,7 @@ def profile_model(
     book.m.save(a.output_dir)
     return book.m
 
+# %% ../../nbs/05_profile.model.ipynb #68d1f5b2
 def _analytic(a, spec):
     "The files from formulas"
     m = ModelProfile.analytic(spec, a.analytic, a.mixed_precision, seqs=_numbers(a.profile_seq_length_list, 'profile_seq_length_list') if len(spec.layer_types)==1 else None, widths=widths_of(replace(a, max_tp_deg=max(a.max_tp_deg, 16))))
