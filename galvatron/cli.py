@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'search', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train',
-           'CheckpointShowArgs', 'checkpoint_show', 'ToCheckpointArgs', 'convert_h2g', 'ToHuggingFaceArgs',
+           'profile_model', 'search', 'validate_a100', 'preprocess_data', 'DataShowArgs', 'data_show', 'without',
+           'train', 'CheckpointShowArgs', 'checkpoint_show', 'ToCheckpointArgs', 'convert_h2g', 'ToHuggingFaceArgs',
            'convert_g2h', 'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder',
            'run_step', 'comparison', 'as_table', 'quickstart', 'report']
 
@@ -315,10 +315,13 @@ def profile_hardware(argv):
 # %% ../nbs/60_cli.ipynb #e84382fe
 @command('profile-model', 'Measure', 'time the layers of a model, and count their memory')
 def profile_model(argv):
-    from galvatron.profile.model import ProfileModelArgs, profile_model
+    from galvatron.profile.arguments import ProfileModelArgs, write_analytic
     about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
     args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
-    m = profile_model(args, model.spec())
+    if args.analytic: m = write_analytic(args, model.spec())
+    else:
+        from galvatron.profile.model import profile_model # PyTorch is needed from here on
+        m = profile_model(args, model.spec())
     print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
 
 # %% ../nbs/60_cli.ipynb #6b276a23
@@ -330,6 +333,15 @@ def search(argv):
              '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
     model,args,*_ = parse('search', argv, ModelArgs, SearchArgs, about=about)
     run_search(args, model.spec())
+
+# %% ../nbs/60_cli.ipynb #a9faa5ef
+@command('validate-a100', 'Look', 'compare predictions with published A100 iteration times')
+def validate_a100(argv):
+    from galvatron.cost.validate import ValidateArgs, validate_a100
+    about = ('Predict published iteration times and print the errors as JSON.\n\n'
+             '  galvatron validate-a100 --rows iterations_2_to_8_gpus.csv --calibrate iterations_2_to_8_gpus.csv')
+    args,*_ = parse('validate-a100', argv, ValidateArgs, about=about)
+    print(json.dumps(validate_a100(args.rows, args.calibrate), indent=2))
 
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
