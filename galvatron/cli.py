@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main', 'ModelArgs',
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'search', 'preprocess_data', 'DataShowArgs', 'data_show', 'without', 'train',
-           'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step',
-           'comparison', 'as_table', 'quickstart', 'report']
+           'profile_model', 'search', 'validate_a100', 'preprocess_data', 'DataShowArgs', 'data_show', 'without',
+           'train', 'CheckpointShowArgs', 'checkpoint_show', 'ToCheckpointArgs', 'convert_h2g', 'ToHuggingFaceArgs',
+           'convert_g2h', 'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder',
+           'run_step', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, statistics, subprocess, sys, time
@@ -314,10 +315,13 @@ def profile_hardware(argv):
 # %% ../nbs/60_cli.ipynb #e84382fe
 @command('profile-model', 'Measure', 'time the layers of a model, and count their memory')
 def profile_model(argv):
-    from galvatron.profile.model import ProfileModelArgs, profile_model
+    from galvatron.profile.arguments import ProfileModelArgs, write_analytic
     about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
     args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
-    m = profile_model(args, model.spec())
+    if args.analytic: m = write_analytic(args, model.spec())
+    else:
+        from galvatron.profile.model import profile_model # PyTorch is needed from here on
+        m = profile_model(args, model.spec())
     print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
 
 # %% ../nbs/60_cli.ipynb #6b276a23
@@ -329,6 +333,15 @@ def search(argv):
              '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
     model,args,*_ = parse('search', argv, ModelArgs, SearchArgs, about=about)
     run_search(args, model.spec())
+
+# %% ../nbs/60_cli.ipynb #a9faa5ef
+@command('validate-a100', 'Look', 'compare predictions with published A100 iteration times')
+def validate_a100(argv):
+    from galvatron.cost.validate import ValidateArgs, validate_a100
+    about = ('Predict published iteration times and print the errors as JSON.\n\n'
+             '  galvatron validate-a100 --rows iterations_2_to_8_gpus.csv --calibrate iterations_2_to_8_gpus.csv')
+    args,*_ = parse('validate-a100', argv, ValidateArgs, about=about)
+    print(json.dumps(validate_a100(args.rows, args.calibrate), indent=2))
 
 # %% ../nbs/60_cli.ipynb #fefb5a81
 @command('preprocess-data', 'Train', 'turn text (.jsonl, .txt) into token files for training')
@@ -383,6 +396,45 @@ def train(argv):
         return relaunch(where, ['train', *without(argv, LaunchArgs)])
     from galvatron.runtime.train import train
     train(spec, plan, options, args, data)
+
+# %% ../nbs/60_cli.ipynb #48d33ce2
+@dataclass
+class CheckpointShowArgs:
+    "What to check"
+    contents:bool=False # Read all files and compare checksums
+
+@command('checkpoint show', 'Look', 'list the checkpoints in a folder, and say whether they are whole')
+def checkpoint_show(argv):
+    from galvatron.checkpoint.distributed import show_text
+    args,pos,_ = parse('checkpoint show', argv, CheckpointShowArgs, about='List checkpoints.', folder='Folder that --save named')
+    print(show_text(pos.folder, args.contents))
+
+# %% ../nbs/60_cli.ipynb #2894550d
+@dataclass
+class ToCheckpointArgs:
+    "How"
+    model_type:str|None=None # Family that the folder must hold
+
+@command('convert h2g', 'Convert', 'make a checkpoint of a Hugging Face folder, for --load under any plan')
+def convert_h2g(argv):
+    from galvatron.checkpoint.huggingface import h2g
+    args,pos,_ = parse('convert h2g', argv, ToCheckpointArgs, about='Make a checkpoint of a Hugging Face folder.', source='Hugging Face folder', out='Checkpoint folder to make')
+    print(h2g(pos.source, pos.out, args.model_type))
+
+# %% ../nbs/60_cli.ipynb #e0734551
+@dataclass
+class ToHuggingFaceArgs:
+    "How"
+    iteration:int|None=None # Which checkpoint; default: the latest
+    dtype:str|None=field(default=None, metadata={'choices':['fp32','fp16','bf16']}) # Precision; default: as saved
+    shard_mib:float=4096. # Size of an output file
+    tokenizer:str|None=None # Folder from which tokenizer files are copied
+
+@command('convert g2h', 'Convert', 'make a Hugging Face folder of a checkpoint')
+def convert_g2h(argv):
+    from galvatron.checkpoint.huggingface import g2h
+    args,pos,_ = parse('convert g2h', argv, ToHuggingFaceArgs, about='Make a Hugging Face folder of a checkpoint.', source='Checkpoint folder', out='Hugging Face folder to make')
+    print(g2h(pos.source, pos.out, args.iteration, args.dtype, args.shard_mib, args.tokenizer))
 
 # %% ../nbs/60_cli.ipynb #3f3183f6
 @dataclass

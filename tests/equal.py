@@ -39,6 +39,7 @@ def train(model, steps=STEPS):
     whole = lambda g,t: g.to_hf(t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
     for step in range(steps):
         tokens, labels = batch(step, model.plan.global_bsz, model.spec.seq)
+        tokens, labels = tokens.to(model.place.device), labels.to(model.place.device)
         loss = pipeline.step([dict(tokens=tokens[list(r)], labels=labels[list(r)]) for r in model.rows()])
         grads = [(g.name, whole(g, g.param.grad)) for g in model.named_global_parameters()] if step==0 else []
         norm = clip_grad_norm(model, .5)
@@ -48,17 +49,18 @@ def train(model, steps=STEPS):
         yield loss.item(), norm.item(), grads, weights
 
 @functools.cache
-def reference(kind, bsz, layers=4):
+def reference(kind, bsz, layers=4, device='cpu'):
     "The same on one process without torch.distributed, one micro-batch"
     spec = spec_of(kind, layers)
-    model = StageModel(spec, Plan((LayerStrategy(),)*layers, global_bsz=bsz), RunOptions('fp64'), Place.solo())
+    model = StageModel(spec, Plan((LayerStrategy(),)*layers, global_bsz=bsz), RunOptions('fp64'), Place.solo(device))
     return [(loss, norm, dict(grads), dict(weights)) for loss,norm,grads,weights in train(model)]
 
 def errors(kind, plan, options):
     "Largest relative errors of this rank: loss, norm, first gradients, last weights"
-    ref, worst = reference(kind, plan.global_bsz, plan.n_layers), dict(loss=0., norm=0., gradient=0., weight=0.)
+    model = StageModel(spec_of(kind, plan.n_layers), plan, options)
+    ref, worst = reference(kind, plan.global_bsz, plan.n_layers, str(model.place.device)), dict(loss=0., norm=0., gradient=0., weight=0.)
     def note(what, e): worst[what] = max(worst[what], float(e))
-    for (loss,norm,grads,weights),(l,n,gs,ws) in zip(train(StageModel(spec_of(kind, plan.n_layers), plan, options)), ref):
+    for (loss,norm,grads,weights),(l,n,gs,ws) in zip(train(model), ref):
         note('loss', abs(loss-l)/l)
         note('norm', abs(norm-n)/n)
         for name,t in grads: note('gradient', (t-gs[name]).norm()/gs[name].norm())

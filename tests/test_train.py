@@ -1,5 +1,5 @@
 "Training on several processes: it learns, resumes to the bit, logs what it should, keeps its memory, and fails well"
-import json, math, os, re, time
+import json, math, os, re, subprocess, sys, time
 
 import numpy as np
 import pytest
@@ -158,3 +158,56 @@ def test_plan_is_checked_before_anything_starts():
     from galvatron.runtime.train import Trainer
     spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
     with pytest.raises(GalvatronError, match='pp_deg'): Trainer(spec, plan, options=options)
+
+MODEL = '--model_type llama_hf --hidden_size 32 --num_attention_heads 4 --num_hidden_layers 4 --seq_length 32 --vocab_size 257 --mixed_precision fp32 --global_train_batch_size 8'.split()
+
+def command(*words, timeout=240):
+    return subprocess.run([sys.executable, '-m', 'galvatron', 'train', *MODEL, *map(str, words)], capture_output=True, text=True, timeout=timeout)
+
+@pytest.fixture(scope='module')
+def text(tmp_path_factory):
+    from galvatron.data.preprocess import write_pydoc_topics
+    d = tmp_path_factory.mktemp('text')
+    write_pydoc_topics(d/'topics')
+    return d/'topics'
+
+def test_the_command(text, tmp_path):
+    "Two stages, then resumed from a script's point of view with the same words but another plan"
+    run = ['--nproc', 2, '--data-path', text, '--split', '95,5,0', '--lr', '3e-3', '--eval-iters', 2, '--eval_interval', 10, '--save', tmp_path/'out', '--load', tmp_path/'out', '--log-interval', 5, '--no_tensorboard']
+    r = command(*run, '--pp_deg', 2, '--chunks', 2, '--train_iters', 20, '--exit-interval', 10)
+    assert r.returncode==0, r.stderr
+    assert 'no checkpoint yet, starting anew' in r.stdout and 'held-out loss' in r.stdout and r.stderr==''
+    r = command(*run, '--global_tp_deg', 2, '--train_iters', 20)
+    assert r.returncode==0 and 'continuing after step 10; it was saved under another plan' in r.stdout, r.stderr
+    losses = [x['loss'] for x in records(tmp_path/'out') if 'loss' in x]
+    assert len(losses)==20 and losses[-1]<4.5<losses[0]
+
+@pytest.mark.parametrize('words,rc,message', [
+    (['--nproc', 2, '--pp_deg', 3], 2, 'pp_deg: 3'),
+    (['--nproc', 2, '--load', '/nowhere'], 2, '/nowhere: no checkpoint here'),
+    (['--nproc', 2, '--lr', 'fast'], 2, 'lr'),
+    (['--nproc', 2, '--vocab_size', 100], 2, '257 different tokens')])
+def test_the_command_s_errors_are_one_line(text, words, rc, message):
+    t = time.time()
+    r = command('--data-path', text, '--train_iters', 3, *words)
+    assert r.returncode==rc and len(r.stderr.strip().splitlines())==1, r.stderr
+    assert r.stderr.startswith('galvatron: error: ') and message in r.stderr and time.time()-t<60
+
+@pytest.mark.skipif(not os.path.exists('/dev/nvidia0'), reason='needs a GPU')
+def test_no_step_waits_for_the_gpu():
+    "Eight steps under torch's own watch for synchronisation, with everything logged"
+    import torch
+    from galvatron.runtime.train import Late, TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4', options='bf16')
+    t = Trainer(spec, plan, TrainArgs(train_iters=20, lr=1e-2, eval_iters=0), options)
+    t.total = 20
+    batches = t.loader(Counting(4000))
+    mark = Late(t.device)
+    for i in range(12):
+        if i==4: torch.cuda.set_sync_debug_mode('error')
+        loss, norm = t.train_step(next(batches))
+        now = Late(t.device, loss, norm)
+        t._settle()
+        t.pending, mark = (t.step, t.samples, 0., now, mark), now
+    torch.cuda.set_sync_debug_mode('default')
+    assert t.last['step']==11 and t.last['ms']>0 and math.isfinite(t.last['loss'])

@@ -13,7 +13,7 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENC
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,json,os,re,tempfile
-from dataclasses import dataclass,field,asdict,replace,fields
+from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
 from pathlib import Path
 
@@ -177,6 +177,7 @@ def _shape(self:HardwareProfile, op, size, stride):
     if op.startswith('p2p'): return op, stride*size>self.gpus_per_node
     return op, size, ranks_per_node(size, stride, self.gpus_per_node)
 
+# %% ../../nbs/03_profile.files.ipynb #99a7f7d4
 @patch
 def table(self:HardwareProfile,
     op:str, # One of `OPS`
@@ -212,6 +213,7 @@ def time(self:HardwareProfile,
     if size==1: return nbytes*0.
     return self.table(op, size, stride).time(nbytes)*(np.asarray(nbytes)>0)
 
+# %% ../../nbs/03_profile.files.ipynb #5e90cf82
 @patch
 def source(self:HardwareProfile, op, nbytes, size, stride=1)->str:
     "Where `time` takes its answer from: none, table, line, or analytic"
@@ -239,7 +241,7 @@ def from_lines(cls:HardwareProfile,
     lines:dict, # (operation, size, stride) -> (latency in ms, GB/s of the large side on one rank)
     num_nodes:int=1, # Nodes
     gpus_per_node:int=8, # Ranks of one node
-    overlap:float=1.15, # Slowdown of both sides for every operation
+    overlap:float=1.3, # Slowdown of both sides for every operation
     **kw, # More fields
 ):
     "A profile from plain latencies and rates, for tests and calibration"
@@ -299,6 +301,7 @@ def to_documented(self:HardwareProfile)->dict: # Kind of file -> its content
     if 'all_reduce' in self.overlap: out['overlap'] = dict(overlap_coe=max(self.overlap['all_reduce']))
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #29a03079
 _SP = dict(all_reduce='allreduce', all_to_all='all2all')
 
 # %% ../../nbs/03_profile.files.ipynb #2a32546d
@@ -307,6 +310,7 @@ _LINE = tuple(2**i for i in range(16, 31))
 def _from_bandwidth(op, size, gbps):
     return Table(_LINE, tuple(bus_factor(op, size)*n/(gbps*1e6) for n in _LINE))
 
+# %% ../../nbs/03_profile.files.ipynb #72d95833
 def _documented_tables(doc, world):
     "Tables from the four documented contents"
     tab,times = {},{}
@@ -320,7 +324,7 @@ def _documented_tables(doc, world):
     for (o,n),t in times.items(): tab[{v:k for k,v in _SP.items()}[o], n, 1] = Table(tuple(t), tuple(t.values()))
     return tab
 
-# %% ../../nbs/03_profile.files.ipynb #72d95833
+# %% ../../nbs/03_profile.files.ipynb #6cc07ff2
 def _derived(tab):
     "Operations that the documented files never held, from those they did"
     new = {}
@@ -330,6 +334,7 @@ def _derived(tab):
         if op=='p2p': new['p2p_both',n,d] = t
     return {**tab, **new}
 
+# %% ../../nbs/03_profile.files.ipynb #efac4651
 @patch(cls_method=True)
 def from_documented(cls:HardwareProfile, doc:dict, num_nodes:int, gpus_per_node:int):
     "A profile from the contents of the documented files"
@@ -376,6 +381,7 @@ def save(self:HardwareProfile,
         out.append(Path(folder)/names[k]); write_text(out[-1], t)
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #6ec7de69
 @patch
 def digest(self:HardwareProfile)->str:
     "Eight hex digits that identify the content"
@@ -411,6 +417,7 @@ class Device:
     nic_gbps:float # One way, of one GPU to other nodes
     launch_ms:float=.005 # Host time of one kernel
 
+# %% ../../nbs/03_profile.files.ipynb #7a733be3
 DEVICES = dict(
     h200=Device('H200', 143771, 989, 760, 270, 4300, 450, 50),
     h100=Device('H100', 81559, 989, 740, 270, 3000, 450, 50),
@@ -419,7 +426,7 @@ DEVICES = dict(
 # %% ../../nbs/03_profile.files.ipynb #3a9c29d6
 REACH = dict(all_reduce=.82, all_gather=.75, reduce_scatter=.75, all_to_all=.65, p2p=.81, p2p_both=.81) # part of the link's rate
 LATENCY_MS,NODE_LATENCY_MS = .038,.015 # of a collective, and for each doubling of the nodes it spans
-NIC_REACH,ANALYTIC_OVERLAP = .91,1.15 # part of an adapter's rate that is reached; slowdown of both sides (measured 1.13-1.15 on NVLink machines)
+NIC_REACH,ANALYTIC_OVERLAP = .91,(1.3,1.55) # part of an adapter's rate that is reached; slowdown of compute and of communication (an all-reduce on two H200s)
 
 def device_of(name:str)->Device:
     "Look a device up, in any case of letters"
@@ -442,6 +449,7 @@ def analytic_table(dev:Device, op:str, size:int, stride:int, gpus:int)->Table:
 # %% ../../nbs/03_profile.files.ipynb #78091b19
 def _divisors(n): return [i for i in range(1, n+1) if n%i==0]
 
+# %% ../../nbs/03_profile.files.ipynb #5a3d526f
 @patch(cls_method=True)
 def analytic(cls:HardwareProfile,
     device:str, # h200, h100 or a100
@@ -452,7 +460,7 @@ def analytic(cls:HardwareProfile,
     dev,W = device_of(device),num_nodes*gpus_per_node
     groups = [(n,d) for n in _divisors(W)[1:] for d in _divisors(W//n)]
     tab = {(o,n,d): analytic_table(dev, o, n, d, gpus_per_node) for n,d in groups for o in OPS if d==W//n or not o.startswith('p2p')}
-    return cls(num_nodes, gpus_per_node, tab, {o:(ANALYTIC_OVERLAP,ANALYTIC_OVERLAP) for o in OPS}, dev.name, f'analytic {dev.name} {num_nodes}x{gpus_per_node}', True,
+    return cls(num_nodes, gpus_per_node, tab, {o:ANALYTIC_OVERLAP for o in OPS}, dev.name, f'analytic {dev.name} {num_nodes}x{gpus_per_node}', True,
                dev.memory_mib, dev.matmul_tflops, dev.copy_gbps, dict(source='published figures'))
 
 # %% ../../nbs/03_profile.files.ipynb #51838fa4
@@ -508,6 +516,7 @@ def batch_value(at:dict, x:float):
     if len(at)<2: raise GalvatronError(f'profile_mode batch needs at least 2 measured batch sizes, found {sorted(at)}')
     return float(np.polyval(np.polyfit(list(at), list(at.values()), 1), x))
 
+# %% ../../nbs/03_profile.files.ipynb #4a2200ab
 def sequence_value(at:dict, x:float):
     "A parabola over measured lengths (a line through two)"
     if len(at)<2: raise GalvatronError(f'profile_mode sequence needs at least 2 measured lengths, found {sorted(at)}')
@@ -573,6 +582,7 @@ def _get(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode, fall=()
         self._memo[key] = self._value(fld, kind, k, (forms or [form])[0], width, batch, seq, mode)
     return self._memo[key]
 
+# %% ../../nbs/03_profile.files.ipynb #f3e6ae29
 @patch
 def _seq(self:ModelProfile, seq, k=0):
     if seq: return seq
@@ -610,19 +620,15 @@ def forward_ms(self:ModelProfile,
 BACKWARD_OVER_FORWARD = 2. # of a file that holds forward times only
 
 @patch
-def _has(self:ModelProfile, fld): return any(getattr(p, fld) is not None for p in self.points)
-
-@patch
 def backward_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "Backward time of one layer, arguments as in `forward_ms`"
-    if not self._has('backward_ms'): return BACKWARD_OVER_FORWARD*self.forward_ms(k, batch, width, seq, mode, ulysses, sequence_parallel)
+    if self.documented: return BACKWARD_OVER_FORWARD*self.forward_ms(k, batch, width, seq, mode, ulysses, sequence_parallel)
     return self._layer_ms('backward_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
 
 @patch
 def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "What a checkpointed layer costs more than a plain one, arguments as in `forward_ms`"
-    fld = 'recompute_ms' if self._has('recompute_ms') else 'forward_ms'
-    return self._layer_ms(fld, k, batch, width, seq, mode, ulysses, sequence_parallel)
+    return self._layer_ms('forward_ms' if self.documented else 'recompute_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
@@ -633,6 +639,7 @@ def _layer_mib(self:ModelProfile, fld, k, batch, width, sequence_parallel, ulyss
         return self._get(fld, 'layer', k, 'tp', 1, batch/width, self._seq(seq, k), None)
     return self._get(fld, 'layer', k, form, width, batch, self._seq(seq, k), None, fall)
 
+# %% ../../nbs/03_profile.files.ipynb #bb616cce
 @patch
 def activation_mib(self:ModelProfile,
     k:int, # Layer type
@@ -646,6 +653,7 @@ def activation_mib(self:ModelProfile,
     "What one layer keeps from forward to backward for one micro-batch"
     return self._layer_mib('checkpoint_mib' if recompute else 'activation_mib', k, batch, width, sequence_parallel, ulysses, seq)
 
+# %% ../../nbs/03_profile.files.ipynb #72a4104b
 @patch
 def working_mib(self:ModelProfile, k, batch, width=1, recompute=False, sequence_parallel=False, ulysses=False, seq=None)->float:
     "Peak while the layer's backward runs (after its replay, if checkpointed) above what is kept"
@@ -665,6 +673,7 @@ def embed_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses
     if self.documented: return 0.,0.
     return tuple(self._vocab(f, 'embed', batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms'))
 
+# %% ../../nbs/03_profile.files.ipynb #161ca3f2
 @patch
 def head_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->tuple: # (forward, backward) in ms
     "Time of final norm, output projection and loss"
@@ -672,7 +681,7 @@ def head_ms(self:ModelProfile, batch, width=1, seq=None, mode='static', ulysses=
     if self.documented: return f,BACKWARD_OVER_FORWARD*f
     return f,self._vocab('backward_ms', 'head', batch, width, seq, mode, ulysses, sequence_parallel)
 
-# %% ../../nbs/03_profile.files.ipynb #161ca3f2
+# %% ../../nbs/03_profile.files.ipynb #8ca7a8b1
 @patch
 def embed_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
     "What the embedding keeps: its output (MiB)"
@@ -684,6 +693,7 @@ def head_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequenc
     if self.documented: return 0. # part of their peak there
     return self._vocab('activation_mib', 'head', batch, width, seq, None, ulysses, sequence_parallel)
 
+# %% ../../nbs/03_profile.files.ipynb #bbb158bc
 @patch
 def head_peak_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
     "Peak of forward and backward of norm, projection and loss above what stood before (MiB)"
@@ -700,6 +710,7 @@ def optimizer_ms(self:ModelProfile,
     at = dict(self.optimizer)
     return static_value(at, mparams) if len(at)==1 else max(0., (f := fit_line(list(at), list(at.values()))).alpha + f.beta*mparams)
 
+# %% ../../nbs/03_profile.files.ipynb #4d422649
 @patch(as_prop=True)
 def optimizer_ms_per_mparam(self:ModelProfile)->float:
     "Time for a million parameters more (ms)"
@@ -724,7 +735,8 @@ def from_layers(cls:ModelProfile,
     optimizer_ms_per_mparam:float=0., # Optimizer step
     **kw, # More fields of `ModelProfile`
 ):
-    "A profile from plain numbers"
+    "A profile from plain numbers; a backward that is not given is twice the forward, a recompute one forward"
+    layers = [dict(backward_ms=BACKWARD_OVER_FORWARD*d['forward_ms'], recompute_ms=d['forward_ms']) | d if 'forward_ms' in d else d for d in layers]
     def div(d, w): return {k:v/w for k,v in d.items() if k!='params'}
     pts = [Point('layer', k, f, w, 1, seq, **div(d, w)) for k,d in enumerate(layers) for w in widths for f in (forms if w>1 else ('tp',))]
     for kind,d in (('head',head or {}),('embed',embed or {})): pts += [Point(kind, 0, 'tp', w, 1, seq, **div(d, w)) for w in widths if d]
@@ -743,6 +755,7 @@ def to_rich(self:ModelProfile)->dict:
                 seqs=list(self.seqs), layer_params=list(self.layer_params), vocab_params=list(self.vocab_params), meta=self.meta,
                 optimizer=[dict(mparams=n, ms=t) for n,t in self.optimizer], depths=list(self.depths), points=[p.row() for p in self.points])
 
+# %% ../../nbs/03_profile.files.ipynb #600bd9f1
 @patch(cls_method=True)
 def from_rich(cls:ModelProfile, d:dict, path=''):
     "A profile from the content of the rich file"
@@ -755,6 +768,7 @@ def from_rich(cls:ModelProfile, d:dict, path=''):
 # %% ../../nbs/03_profile.files.ipynb #49508ba1
 def _lst(v): return str(v[0]) if len(v)==1 else '['+','.join(map(str, v))+']'
 
+# %% ../../nbs/03_profile.files.ipynb #9360a0b3
 def difference(
     rows, # Dicts of `layers` (a count a type), `batch`, `seq` (a length a type) and `forward_ms`
 )->dict: # Processed keys
@@ -788,11 +802,13 @@ def depth_rows(self:ModelProfile)->list:
             out.append(dict(layers=n, batch=b, seq=seq, forward_ms=rest + sum(c*self.forward_ms(k, b, seq=seq[k]) for k,c in enumerate(n))))
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #f5b8f076
 @patch
 def noisy(self:ModelProfile)->list:
     "Processed layer keys whose difference of depths came out at zero or below"
     return [k for k,v in difference(self.depth_rows()).items() if v<=0 and _LAYER.match(k)]
 
+# %% ../../nbs/03_profile.files.ipynb #aa3a1469
 @patch
 def to_computation(self:ModelProfile)->dict:
     "The content of the computation file; where noise swallowed a difference, the layer timed alone"
@@ -831,6 +847,7 @@ def _other_memory(self:ModelProfile, parts, sp):
         out[_lst([s] if len(self.seqs)<2 else self.seqs)] = dict(model_states={w:16*params/MIB/int(w) for w in act}, activation=act)
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #77d6bc35
 @patch
 def to_memory(self:ModelProfile)->dict:
     "The content of the memory file"
@@ -855,6 +872,7 @@ def raw_rows(d:dict, seqs)->list:
     ms = [(_RAW.match(k),v) for k,v in d.items()]
     return [dict(layers=[int(n) for n in re.split('[,_]', m[1])], batch=int(m[2]), seq=[int(s) for s in m[3].split(',')] if m[3] else list(seqs), forward_ms=v) for m,v in ms if m]
 
+# %% ../../nbs/03_profile.files.ipynb #9806ea64
 def computation_points(d:dict, seqs)->list:
     "Points of a computation file of any generation; `seqs` stand in for lengths that old keys leave out"
     out = []
@@ -895,6 +913,7 @@ def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by typ
     ck = {p.seq:p.checkpoint_mib for p in out if p.kind=='layer' and p.type==0 and p.width==1 and p.checkpoint_mib is not None}
     return out + [Point('embed', batch=1, seq=s, activation_mib=c) for s,c in ck.items()], tuple(params[k] for k in sorted(params))
 
+# %% ../../nbs/03_profile.files.ipynb #95888f6f
 def merge_points(points)->tuple:
     "One point a key: later ones add the fields that earlier ones lack"
     out = {}
@@ -942,6 +961,7 @@ def from_documented(cls:ModelProfile, doc:dict, spec, precision:str='bf16'):
     return cls(stems(spec)[0], precision, merge_points([*computation_points(doc.get('computation', {}), seqs), *mem]), params, seqs, vocab_params=vocab,
                meta=dict(source='documented files: backward taken as twice the forward, no optimizer, no working set'), documented=doc)
 
+# %% ../../nbs/03_profile.files.ipynb #20301f47
 def _seqs_in(doc):
     "Lengths of the layer types, as far as the keys tell"
     comp = doc.get('computation', {})
@@ -950,16 +970,18 @@ def _seqs_in(doc):
         if (m := _LAYER.match(k)) and m[3]: found.setdefault(int(m[1]), int(m[3]))
     return tuple(found[k] for k in sorted(found)) or (0,)
 
-# %% ../../nbs/03_profile.files.ipynb #20301f47
+# %% ../../nbs/03_profile.files.ipynb #524123d9
 @patch
 def to_documented(self:ModelProfile)->dict: # Kind of file -> its content
     "The content of the documented files, derived from the points"
     if self.documented: return self.documented
     out = {}
-    if self._has('forward_ms'): out['computation'] = self.to_computation()
-    if self._has('activation_mib'): out['memory'] = self.to_memory()
+    has = lambda fld: any(getattr(p, fld) is not None for p in self.points)
+    if has('forward_ms'): out['computation'] = self.to_computation()
+    if has('activation_mib'): out['memory'] = self.to_memory()
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #8fa04f73
 @patch
 def save(self:ModelProfile,
     folder, # Where the files go
@@ -972,6 +994,7 @@ def save(self:ModelProfile,
         out.append(Path(folder)/names[k]); write_text(out[-1], t)
     return out
 
+# %% ../../nbs/03_profile.files.ipynb #7b667109
 @patch
 def digest(self:ModelProfile)->str:
     "Eight hex digits that identify the content"
@@ -1060,6 +1083,7 @@ def analytic(cls:ModelProfile,
     return cls(spec.name, precision, tuple(pts), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                ((1.,per_mparam),(1000.,1000*per_mparam)), dev.name, True, meta=dict(source='formulas and published rates'))
 
+# %% ../../nbs/03_profile.files.ipynb #886b9185
 def analytic_point(dev:Device, t, k:int, form:str, width:int, batch:int, nbytes:int)->Point:
     "One layer point by formula"
     f,b = analytic_ms(dev, t, form, width, batch, nbytes)

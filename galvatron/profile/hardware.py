@@ -6,18 +6,19 @@
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'check_args', 'message_sizes', 'divisors', 'groups_to_measure', 'partition',
            'once_ms', 'median_spread', 'timed', 'collective', 'exchange', 'lane', 'slowdowns', 'device_facts',
            'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'table_of', 'make_groups', 'collective_tables',
-           'p2p_tables', 'overlaps', 'tables_in_sweep', 'sweep', 'visible_gpus', 'resolve', 'check_port',
-           'check_folder', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
+           'p2p_tables', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve',
+           'check_port', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
            'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
-import json,os,platform,re,shutil,socket,statistics,subprocess,sys,tempfile,threading,time
+import json,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
 from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field
 from pathlib import Path
 
 from ..plan import GalvatronError
-from .files import (DEVICES,MIB,OPS,HardwareProfile,Table,bus_gbps,check_machine,hardware_files,ranks_per_node,read_json)
+from .arguments import check_folder
+from .files import MIB,OPS,HardwareProfile,Table,check_machine,hardware_files,ranks_per_node,read_json
 
 # %% ../../nbs/04_profile.hardware.ipynb #dfc5f7a5
 @dataclass
@@ -60,6 +61,7 @@ def check_args(a:ProfileHardwareArgs):
     bad += [f'envs {e!r}: want KEY=VALUE' for e in a.envs if '=' not in e]
     if bad: raise GalvatronError('profile-hardware: ' + '; '.join(bad))
 
+# %% ../../nbs/04_profile.hardware.ipynb #2b4df894
 def message_sizes(
     end_mb:int, # Largest size (MiB)
     scale:int=2, # Factor between sizes
@@ -72,6 +74,7 @@ def message_sizes(
 # %% ../../nbs/04_profile.hardware.ipynb #2e423855
 def divisors(n:int)->list: return [i for i in range(1, n+1) if n%i==0]
 
+# %% ../../nbs/04_profile.hardware.ipynb #8f22b8dd
 def groups_to_measure(
     world:int, # Ranks
     gpus:int, # Ranks of a node
@@ -85,6 +88,7 @@ def groups_to_measure(
             if k not in seen or d==world//n: out.append((n,d)); seen.add(k)
     return out
 
+# %% ../../nbs/04_profile.hardware.ipynb #f69e097e
 def partition(
     world:int, size:int, stride:int, # The world, and groups of `size` ranks `stride` apart
 )->list: # Lists of ranks
@@ -105,6 +109,7 @@ def once_ms(calls:list, device)->list:
     ev[-1].synchronize()
     return [a.elapsed_time(b) for a,b in zip(ev, ev[1:])]
 
+# %% ../../nbs/04_profile.hardware.ipynb #9a93a8d2
 def median_spread(ms)->tuple: # Median, half the interquartile range over the median
     "The two numbers that are kept of repeated timings"
     s = sorted(ms); m = statistics.median(s)
@@ -211,6 +216,7 @@ def device_facts(device)->dict:
         mib = os.sysconf('SC_PAGE_SIZE')*os.sysconf('SC_PHYS_PAGES')/MIB
     return dict(device=name, memory_mib=round(mib, 1), torch=torch.__version__, nccl=nccl, python=platform.python_version())
 
+# %% ../../nbs/04_profile.hardware.ipynb #796187e7
 def cpu_name()->str:
     "What the processor calls itself"
     try: return re.search(r'model name\s*:\s*(.*)', Path('/proc/cpuinfo').read_text())[1]
@@ -241,7 +247,7 @@ class Sweep:
         cuda = a.device!='cpu' and torch.cuda.is_available() and (self.world==1 or dist.get_backend()=='nccl')
         self.device = torch.device('cuda', torch.cuda.current_device()) if cuda else torch.device('cpu')
         self.gpus = a.num_gpus_per_node or self.world//a.num_nodes
-        self.budget_ms,self.most,self.limit = (60,30,100.) if cuda else (30,15,30.)
+        self.budget_ms,self.most,self.limit = (60,200,100.) if cuda else (30,15,30.)
         self.limit = a.max_call_ms or self.limit
 
     def agree(self, x:float)->float:
@@ -284,6 +290,7 @@ def table_of(s:Sweep, parts:list, make)->dict:
         if max(r[0] for r in rows)>s.limit: break
     return out
 
+# %% ../../nbs/04_profile.hardware.ipynb #47e838b4
 def make_groups(s:Sweep, parts:list):
     "Process groups of one kind; returns this rank's group and its ranks"
     mine = None
@@ -292,7 +299,7 @@ def make_groups(s:Sweep, parts:list):
         if s.rank in p: mine = g,p
     return mine
 
-# %% ../../nbs/04_profile.hardware.ipynb #47e838b4
+# %% ../../nbs/04_profile.hardware.ipynb #60f28191
 def collective_tables(s:Sweep)->list:
     "All collectives over all kinds of groups"
     out = []
@@ -306,6 +313,7 @@ def collective_tables(s:Sweep)->list:
         if n<s.world: s.dist.destroy_process_group(group)
     return out
 
+# %% ../../nbs/04_profile.hardware.ipynb #335390e9
 def p2p_tables(s:Sweep)->list:
     "Messages between pipeline stages, one way and both ways at once"
     out = []
@@ -319,7 +327,7 @@ def p2p_tables(s:Sweep)->list:
         if k<s.world: s.dist.destroy_process_group(group)
     return out
 
-# %% ../../nbs/04_profile.hardware.ipynb #60f28191
+# %% ../../nbs/04_profile.hardware.ipynb #6a120474
 def overlaps(s:Sweep)->dict:
     "Slowdown of arithmetic and of communication for each operation, over the whole world"
     if s.world==1: return {}
@@ -332,21 +340,49 @@ def overlaps(s:Sweep)->dict:
         s.step(f'overlap of {op} and matmul')
     return out
 
+# %% ../../nbs/04_profile.hardware.ipynb #3dae79b2
 def tables_in_sweep(world:int, gpus:int, a:ProfileHardwareArgs)->int:
     "How many tables a sweep has, for the progress bar"
     col = sum(4-(n>a.max_tp_size) for n,_ in groups_to_measure(world, gpus))
     return col + 2*len([k for k in divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
 
 # %% ../../nbs/04_profile.hardware.ipynb #f7eee0ae
+def context_mib(device)->float:
+    "Memory that this process takes beside tensors, MiB"
+    import torch
+    if device.type=='cuda':
+        free,total = torch.cuda.mem_get_info(device)
+        return (total-free-torch.cuda.memory_reserved(device))/MIB
+    import galvatron.runtime.train # noqa: F401 (what a rank loads)
+    try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
+    except (OSError,TypeError): return 0. # not Linux
+
+# %% ../../nbs/04_profile.hardware.ipynb #f3a8c47f
+def contention(s)->float:
+    "How many times longer a rank computes while all others do as well; 1 on GPUs"
+    if s.world==1 or s.device.type=='cuda': return 1.
+    mm,_ = matmul(s.device, 256)
+    def each(seconds=.15):
+        start,n = time.perf_counter(),0
+        while time.perf_counter()-start<seconds: mm(); n += 1
+        return (time.perf_counter()-start)/n
+    ratios = []
+    for _ in range(3):
+        alone = s.agree(each() if s.rank==0 else 0.)
+        ratios.append(sum(t[0] for t in s.everybody(each()))/s.world/alone)
+    return min(max(1., statistics.median(ratios)), s.gpus)
+
+# %% ../../nbs/04_profile.hardware.ipynb #5d848514
 def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     "The whole sweep, on every rank"
     s = Sweep(ProfileHardwareArgs(**args), progress)
-    rates = [s.agree(r) for r in device_rates(s.device)]
+    rates,context,share = [s.agree(r) for r in device_rates(s.device)],s.agree(context_mib(s.device)),contention(s)
     s.step('device alone')
     tables = [] if s.a.backend=='nccl' else collective_tables(s) + p2p_tables(s)
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
-    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, **device_facts(s.device))
+    context = max(context, s.agree(context_mib(s.device))) # communicators have come since
+    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, contention=share, **device_facts(s.device))
 
 # %% ../../nbs/04_profile.hardware.ipynb #1d85260a
 def visible_gpus()->int:
@@ -354,6 +390,7 @@ def visible_gpus()->int:
     import torch
     return torch.cuda.device_count()
 
+# %% ../../nbs/04_profile.hardware.ipynb #8cffbcb7
 def resolve(a:ProfileHardwareArgs)->ProfileHardwareArgs:
     "Fill in what the machine decides, and check that the machine can do it"
     check_args(a)
@@ -364,6 +401,7 @@ def resolve(a:ProfileHardwareArgs)->ProfileHardwareArgs:
         raise GalvatronError(f'profile-hardware: --num_gpus_per_node {n}, but {cuda} GPUs are visible here')
     return ProfileHardwareArgs(**{**asdict(a), 'num_gpus_per_node':n, 'device':a.device or ('cuda' if cuda else 'cpu')})
 
+# %% ../../nbs/04_profile.hardware.ipynb #f90eaaff
 def check_port(a:ProfileHardwareArgs):
     "Raise if node 0 could not listen on the wanted port"
     if not a.master_port or str(a.node_rank)!='0': return
@@ -372,16 +410,9 @@ def check_port(a:ProfileHardwareArgs):
     except ValueError: raise GalvatronError(f'master_port {a.master_port!r} is not a number') from None
     except OSError as e: raise GalvatronError(f'master_port {a.master_port}: {e.strerror}; choose another, or leave it out on one node') from None
 
-# %% ../../nbs/04_profile.hardware.ipynb #8cffbcb7
-def check_folder(folder, names:list):
-    "Raise if the files could not be written there; makes the folder"
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder): pass
-    except OSError as e: raise GalvatronError(f'cannot write to {folder}: {e.strerror or e}') from None
-    for n in names:
-        if (p := Path(folder)/n).is_dir(): raise GalvatronError(f'{p} is a folder, a file goes there')
 
+
+# %% ../../nbs/04_profile.hardware.ipynb #ec0e7b36
 def check_hardware_files(a:ProfileHardwareArgs, machine:dict):
     "Refuse to replace files of another machine"
     names = hardware_files(a.num_nodes, a.num_gpus_per_node)
@@ -416,19 +447,21 @@ def run_sweep(a:ProfileHardwareArgs)->dict|None:
         with progress_bar(f'{d}/progress', tables_in_sweep(n, n, a), 'profile-hardware'):
             return _one_node(a, env, f'{d}/progress')
 
+# %% ../../nbs/04_profile.hardware.ipynb #fac018d0
 def _one_node(a, env, progress):
     from galvatron.runtime.launch import RankError,run_ranks
     if a.master_port: env = {**env, 'MASTER_PORT':a.master_port}
     try: return run_ranks(sweep, a.num_gpus_per_node, asdict(a), progress, timeout=a.timeout, init=a.num_gpus_per_node>1, backend='gloo' if a.device=='cpu' else 'nccl', env=env, echo=False)[0]
-    except RankError as e: raise GalvatronError('profile-hardware: ' + str(e).splitlines()[0] + _last_line(e)) from None
+    except RankError as e: raise GalvatronError('profile-hardware: ' + _cause(e)) from None
     except TimeoutError as e: raise GalvatronError('profile-hardware: ' + str(e).splitlines()[0]) from None
 
-def _last_line(e):
-    "The last line that the failed rank printed, if its error does not say it already"
-    lines = [l for l in (e.output[e.rank] if e.output and e.rank is not None else '').splitlines() if l.strip()]
-    return f' (its last words: {lines[-1].strip()})' if lines and not e.traceback else ''
+def _cause(e)->str:
+    "One line for a rank's failure; a broken connection means that another rank is gone"
+    first = str(e).splitlines()[0]
+    if not re.search('connection (closed|reset)|remote worker|broken pipe', first, re.I): return first
+    return f'a rank died (killed, or out of memory) while rank {e.rank} was waiting for it; nothing was written'
 
-# %% ../../nbs/04_profile.hardware.ipynb #fac018d0
+# %% ../../nbs/04_profile.hardware.ipynb #f40fefe3
 def _as_rank(a):
     "One rank under torchrun"
     from galvatron.runtime.launch import init_distributed
@@ -438,6 +471,7 @@ def _as_rank(a):
     finally:
         if dist.is_initialized(): dist.barrier(); dist.destroy_process_group()
 
+# %% ../../nbs/04_profile.hardware.ipynb #03268772
 def _several_nodes(a, env, result):
     "This node's ranks of several, under torchrun; rank 0 leaves its result in a file"
     from galvatron.runtime.launch import torchrun
@@ -454,11 +488,12 @@ def machine_of(a:ProfileHardwareArgs)->dict:
     f = device_facts(torch.device(a.device))
     return {k:f[k] for k in ('device','torch','nccl')}
 
+# %% ../../nbs/04_profile.hardware.ipynb #b4e7c6d3
 def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     "A profile from the measurements"
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     meta = dict(machine={k:got[k] for k in ('device','torch','nccl')}, backend=got['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=a.avg_or_min_or_first, method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
+                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
     over = dict(got['overlap'])
     if 'p2p' in over: over['p2p_both'] = over['p2p']
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in over.items()}, got['device'], '', False,
@@ -503,6 +538,7 @@ def parse_nccl(text:str, op:str, size:int)->dict:
     if not rows: raise GalvatronError(f'profile-hardware: {NCCL_TESTS[op]} printed no table; its last lines: ' + ' | '.join(text.strip().splitlines()[-3:]))
     return dict(bytes=[int(r[0]) for r in rows], ms=[float(r[5])/1e3 for r in rows], spread=[])
 
+# %% ../../nbs/04_profile.hardware.ipynb #25062187
 def nccl_tables(a:ProfileHardwareArgs)->list:
     "Run nccl-tests over every size of group"
     found,W,out = find_nccl_tests(a),a.num_nodes*a.num_gpus_per_node,[]

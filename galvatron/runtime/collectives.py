@@ -181,6 +181,11 @@ def _columns(first:int, width:int, vocab:int)->int: return min(max(vocab-first, 
 
 def _wide(dtype, fp32:bool): return torch.promote_types(dtype, torch.float32) if fp32 else dtype
 
+def _label_columns(labels, first:int, k:int):
+    "Column of each label among `k` columns from `first` on (any column where it is elsewhere), and whether it is here"
+    idx = labels-first
+    return idx.clamp(0, k-1)[:,None], (idx>=0)&(idx<k)
+
 # %% ../../nbs/22_runtime.collectives.ipynb #9a76b356
 def _token_stats(logits, labels, first, vocab, fp32, chunk):
     "[2, tokens]: log-sum-exp over the real columns `first...` held here, and the label's logit if it is among them, else 0"
@@ -188,42 +193,43 @@ def _token_stats(logits, labels, first, vocab, fp32, chunk):
     out = logits.new_zeros(2, len(logits), dtype=_wide(logits.dtype, fp32))
     if k==0: out[0] = -torch.inf
     for rows in _blocks(len(logits), k, chunk) if k else ():
-        z, idx = logits[rows,:k].to(out.dtype, copy=True), labels[rows]-first
-        here = (idx>=0)&(idx<k)
-        out[1,rows] = z.gather(1, idx.clamp(0, k-1)[:,None])[:,0].masked_fill_(~here, 0)
-        top = z.amax(1)
-        out[0,rows] = z.sub_(top[:,None]).exp_().sum(1).log_().add_(top)
+        z, (col,here) = logits[rows,:k], _label_columns(labels[rows], first, k)
+        top, at = z.max(1, keepdim=True)
+        out[0,rows] = (top - torch.log_softmax(z, 1, dtype=out.dtype).gather(1, at))[:,0]
+        out[1,rows] = z.gather(1, col)[:,0].to(out.dtype).masked_fill_(~here, 0)
     return out
 
 # %% ../../nbs/22_runtime.collectives.ipynb #bf47ff42
-def _write_gradient(logits, labels, lse, g, first, vocab, chunk):
+def _write_gradient(logits, labels, own_lse, lse, g, first, vocab, chunk):
     "Replace `logits` by g * (softmax - one-hot), zero in padded columns"
     k = _columns(first, logits.shape[-1], vocab)
     logits[:,k:] = 0
+    scale = (g*(own_lse-lse).exp_())[:,None]
     for rows in _blocks(len(logits), k, chunk) if k else ():
-        z, idx = logits[rows,:k].to(lse.dtype, copy=True).sub_(lse[rows,None]).exp_(), labels[rows]-first
-        here = (idx>=0)&(idx<k)
-        z.scatter_add_(1, idx.clamp(0, k-1)[:,None], -here[:,None].to(z.dtype))
-        logits[rows,:k] = z.mul_(g[rows,None])
+        z, (col,here) = logits[rows,:k], _label_columns(labels[rows], first, k)
+        p = torch.softmax(z, 1, dtype=lse.dtype)
+        at_label = p.gather(1, col)*scale[rows] - (g[rows]*here)[:,None]
+        torch.mul(p, scale[rows], out=z)
+        z.scatter_(1, col, at_label.to(z.dtype))
 
 # %% ../../nbs/22_runtime.collectives.ipynb #ebf1e2c9
 class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx, logits, labels, group, vocab, ignore_index, fp32, chunk):
         first = 0 if group is None else group.rank()*logits.shape[-1]
-        stats = _token_stats(logits, labels, first, vocab, fp32, chunk)[None]
-        if group is not None: stats = _gather(stats, group, 0)
-        lse, target = torch.logsumexp(stats[:,0], 0), stats[:,1].sum(0)
+        own = _token_stats(logits, labels, first, vocab, fp32, chunk)
+        every = own[None] if group is None else _gather(own[None], group, 0)
+        lse, target = torch.logsumexp(every[:,0], 0), every[:,1].sum(0)
         ignored, known = labels==ignore_index, (labels>=0)&(labels<vocab)
-        ctx.save_for_backward(logits, labels, lse, known&~ignored)
+        ctx.save_for_backward(logits, labels, own[0], lse, known&~ignored)
         ctx.args = first,vocab,chunk
         return (lse-target).masked_fill_(~known, torch.nan).masked_fill_(ignored, 0)
 
     @staticmethod
     def backward(ctx, g):
-        logits, labels, lse, counted = ctx.saved_tensors
+        logits, labels, own_lse, lse, counted = ctx.saved_tensors
         logits = logits.detach()
-        _write_gradient(logits, labels, lse, g*counted, *ctx.args)
+        _write_gradient(logits, labels, own_lse, lse, g*counted, *ctx.args)
         return logits,*(None,)*6
 
 # %% ../../nbs/22_runtime.collectives.ipynb #b035a087

@@ -34,7 +34,7 @@ class Context:
         self.tp, self.sp = (1 if g is None else g.size() for g in (self.tp_group, self.sp_group))
         self.sequence_parallel = place.options.sequence_parallel and self.tp>1
         self.strategy, self.layout, self.mesh, self.me = strategy, place.layout(strategy), place.mesh(strategy), place.me
-        self.dropout = None
+        self.dropout = self.note = None                                # of the layer, and of the region, that is running
 
     def enter(self, x:Tensor)->Tensor:
         "Into a tensor-parallel region: `[B, S, h]` of all tokens of the group"
@@ -198,21 +198,25 @@ def fly(
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #6a60a0ee
 class GatheredInput:
-    "Stands in for the gathered input of a region among the tensors saved for backward: keeps the slice, gathers again on first use"
+    "Stands in for the gathered input of a region among the tensors saved for backward: keeps the slice and gathers again"
     def __init__(self, x, y, group):
-        self.x, self.ptr, self.numel, self.group, self.y, self.uses = x.detach(), y.untyped_storage().data_ptr(), y.numel(), group, None, 0
+        self.x, self.ptr, self.numel, self.group, self.uses, self.y, self.coming = x.detach(), y.untyped_storage().data_ptr(), y.numel(), group, 0, None, None
 
     def pack(self, t):
         if t.untyped_storage().data_ptr()!=self.ptr or t.numel()!=self.numel: return t
         self.uses += 1
         return self, t.shape, t.stride()
 
+    def start(self, grad=None):
+        "Start to gather (a hook on the gradient that enters the region)"
+        if self.coming is None and self.uses: self.coming = start_all_gather(self.x, self.group)
+
     def unpack(self, saved):
         if not isinstance(saved, tuple): return saved
-        _,shape,stride = saved
-        if self.y is None: self.y = start_all_gather(self.x, self.group)()
-        out, self.uses = self.y.as_strided(shape, stride), self.uses-1
-        if self.uses==0: self.x = self.y = None                     # the last consumer has it: let go
+        self.start()
+        if self.y is None: self.y = self.coming()
+        out, self.uses = self.y.as_strided(*saved[1:]), self.uses-1
+        if self.uses==0: self.x = self.y = self.coming = None       # the last consumer has it: let go
         return out
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #e3b914eb
@@ -228,7 +232,7 @@ def open_region(
         y = context.enter(x)
         reseed(context, inside=True)
         if not keep_slice or torch.compiler.is_compiling() or not torch.is_grad_enabled(): return forward(y, *args[1:], **kwargs)
-        note = GatheredInput(x, y, context.tp_group)
+        context.note = note = GatheredInput(x, y, context.tp_group)
         with torch.autograd.graph.saved_tensors_hooks(note.pack, note.unpack): return forward(y, *args[1:], **kwargs)
     module.forward = region
 
@@ -238,6 +242,8 @@ def close_region(
 ):
     "Sum the output of a module over the group as it leaves a region"
     def leave(module, args, out):
+        if context.note and out.requires_grad: out.register_hook(context.note.start)
+        context.note = None
         out = context.leave(out)
         reseed(context)
         return out
@@ -277,10 +283,14 @@ def seeded(
     module.forward = wrapped
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #02e5df5d
-def _to_heads(x, c, n):
-    "`[B, h, S/n, d]` to `[B, h'/n, S, d]`"
-    more = next(m for m in range(1, n+1) if x.shape[1]*m%n==0)
-    return all_to_all(x.repeat_interleave(more, 1) if more>1 else x, c.sp_group, 1, 2)
+def _to_heads(tensors, context):
+    "Each `[B, h, S/n, d]` to `[B, h'/n, S, d]`, all in one message"
+    n, parts = context.sp, []
+    for x in tensors:
+        more = next(m for m in range(1, n+1) if x.shape[1]*m%n==0)
+        parts.append((x.repeat_interleave(more, 1) if more>1 else x).unflatten(1, (n, -1)))      # the heads of each rank
+    x = all_to_all(torch.cat(parts, 2).flatten(1, 2), context.sp_group, 1, 2)
+    return x.split([p.shape[2] for p in parts], 1)
 
 @functools.lru_cache(maxsize=8)
 def _band(seq, window, device):
@@ -305,7 +315,7 @@ def attention(
     "Scaled dot-product attention for Hugging Face layers, under Ulysses if the layer's strategy says so"
     if softcap: raise GalvatronError('attention with softcap is not supported')
     c = module.galvatron
-    if c.sp>1: query,key,value = (_to_heads(t, c, c.sp) for t in (query, key, value))
+    if c.sp>1: query,key,value = _to_heads((query, key, value), c)
     causal = module.is_causal if is_causal is None else is_causal
     if mask is None and causal and sliding_window and sliding_window<query.shape[2]: mask = _band(query.shape[2], sliding_window, query.device)
     out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1])

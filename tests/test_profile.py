@@ -1,0 +1,211 @@
+"Profiles: what notebooks cannot show. Several gloo processes, ranks that die, memory that runs out, interruptions, and files of every generation"
+import json, os, signal, socket, stat, subprocess, sys, time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import GalvatronError
+from galvatron.profile.files import MIB, OPS, HardwareProfile, ModelProfile, documented_text, hardware_files, model_files, write_text
+from galvatron.profile import hardware, model
+from galvatron.profile.hardware import ProfileHardwareArgs, groups_to_measure, profile_hardware
+from galvatron.profile.model import ProfileModelArgs, profile_model
+from galvatron.runtime.launch import run_ranks
+
+SPEC = ModelSpec.from_hf(dict(model_type='llama', vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2), seq=32)
+TINY = ProfileModelArgs('all', mixed_precision='fp32', max_tp_deg=2, batches='1,2,4', device='cpu', budget_ms=1.)
+
+def content(folder): return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+def says(f, *a, **k):
+    with pytest.raises(GalvatronError) as e: f(*a, **k)
+    assert '\n' not in str(e.value)
+    return str(e.value)
+
+# --- files
+
+def test_files_need_no_torch():
+    code = "import sys, galvatron.profile.files; print(sorted(m for m in ('torch','transformers') if m in sys.modules))"
+    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip()=='[]'
+
+HARDWARE = { # as the predecessor shipped them
+    'one node': (1, 8, dict(allreduce={'allreduce_size_8_consec_1':160.445, 'allreduce_size_4_consec_1':164.272, 'allreduce_size_4_consec_0':165.493, 'allreduce_size_2_consec_1':155.647, 'allreduce_size_2_consec_0':153.933},
+                            p2p={'pp_size_2':147.32, 'pp_size_4':133.469, 'pp_size_8':108.616}, overlap=dict(overlap_coe=1.1534195950157762),
+                            sp={f'{o}_size_{n}_{2**i}MB_time': .05+.004*n*2**i for o in ('allreduce','all2all') for n in (8,4,2) for i in range(11)})),
+    'no time tables': (2, 8, dict(allreduce={'allreduce_size_16_consec_1':44.682, 'allreduce_size_8_consec_1':155.658, 'allreduce_size_8_consec_0':20.7724}, p2p={'pp_size_2':7.66, 'pp_size_16':8.13})),
+}
+
+@pytest.mark.parametrize('which', HARDWARE)
+def test_documented_hardware_files_round_trip(which, tmp_path):
+    nodes, gpus, doc = HARDWARE[which]
+    for k,v in doc.items(): write_text(tmp_path/hardware_files(nodes, gpus)[k], documented_text(v))
+    before, hw = content(tmp_path), HardwareProfile.load(tmp_path)
+    hw.save(tmp_path)
+    assert content(tmp_path)==before and (hw.num_nodes, hw.gpus_per_node)==(nodes, gpus)
+    assert hw.time('all_reduce', 64*MIB, 8)>hw.time('all_gather', 64*MIB, 8)>0 and hw.time('p2p', MIB, 2, nodes*gpus//2)>0
+    if 'sp' not in doc: assert "all_to_all_size_8_stride_1" in says(hw.time, 'all_to_all', MIB, 8)
+    if 'overlap' not in doc: assert 'overlap_coe' in says(hw.slowdown, 'all_reduce')
+
+def test_a_missing_key_is_named(tmp_path):
+    hw = HardwareProfile.analytic('h100', 2, 4)
+    rich = next(p for p in hw.save(tmp_path) if p.name.startswith('hardware_profile'))
+    whole = json.loads(rich.read_text())
+    for k in set(whole)-{'format'}:
+        rich.write_text(json.dumps({a:b for a,b in whole.items() if a!=k}))
+        assert repr(k) in says(HardwareProfile.load, tmp_path)
+    m = ModelProfile.analytic(SPEC, 'a100')
+    rich = next(p for p in m.save(tmp_path/'m') if p.name.startswith('model_profile'))
+    whole = json.loads(rich.read_text())
+    for k in set(whole)-{'format'}:
+        rich.write_text(json.dumps({a:b for a,b in whole.items() if a!=k}))
+        assert repr(k) in says(ModelProfile.load, tmp_path/'m', SPEC)
+    for fld,ask in dict(forward_ms=lambda m: m.forward_ms(0, 1), working_mib=lambda m: m.working_mib(0, 1), recompute_ms=lambda m: m.recompute_ms(0, 1), backward_ms=lambda m: m.backward_ms(0, 1)).items():
+        less = replace(m, points=tuple(replace(p, **{fld:None}) if p.kind=='layer' else p for p in m.points))
+        assert fld in says(ask, less)
+
+MODELS = { # name: (computation, memory) in the shapes of all generations
+    'hidden1024_head16_seqlen512': ({'layernum[1]_bsz8_seq512':30., 'layernum[2]_bsz8_seq512':46., 'layertype_0_bsz8_seq512':2., 'layertype_other_bsz8_seq512':1.75},
+        {'1_1_8_sp':{'layernum[1]_bsz8_seq512_rank0_ms':1.}, 'layertype_0_sp':{'512':{'parameter_size':48., 'tp_activation_per_bsz_dict':{'1':36.8,'checkpoint':1.25,'2':18.4}}},
+         'other_memory_pp_off_sp':{'512':{'model_states':{'1':1181.8,'2':590.9},'activation':{'1':170.7,'2':85.4}}}, 'other_memory_pp_on_first_sp':{'512':{'model_states':{'1':1.},'activation':{'1':1.}}}}),
+    'flat': ({'layertype_0':2., 'layertype_other_0':1.75}, {'layertype_0':{'parameter_size':48., 'tp_activation_per_bsz_dict':{'1':36.8,'checkpoint':1.25,'2':20.}}, 'other_memory_pp_off':{'model_states':2615.,'activation':170.7}}),
+    'with_batch': ({f'layertype_0_bsz{b}':2. for b in (1,8)} | {'layertype_other_0_bsz8_seq512':1.75}, None),
+    'raw_only': ({'layernum[1]_bsz8_seq512':30., 'layernum[2]_bsz8_seq512':46.}, None),
+    'version3_all': ({'layernum1_bsz8_seq512':30., 'layernum2_bsz8_seq512':46., 'layertype_0_bsz8_seq512':2., 'layertype_other_bsz8_seq512':1.75}, None),
+}
+
+@pytest.mark.parametrize('name', MODELS)
+def test_model_files_of_every_generation(name, tmp_path):
+    comp, mem = MODELS[name]
+    spec = ModelSpec.from_hf(dict(model_type='bert', hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=24), seq=512)
+    stem = name if name.startswith('hidden') else f'{spec.name}_all' if name.endswith('_all') else spec.name
+    for k,d in dict(computation=comp, memory=mem).items():
+        if d: write_text(tmp_path/model_files('bf16', stem)[k], documented_text(d))
+    before, m = content(tmp_path), ModelProfile.load(tmp_path, spec)
+    assert m.forward_ms(0, 8)==pytest.approx(16.) and m.forward_ms(0, 4, 2)==pytest.approx(4.) and m.backward_ms(0, 8)==pytest.approx(32.) and m.head_ms(8)[0]==pytest.approx(14.)
+    if mem: assert m.activation_mib(0, 2)==pytest.approx(73.6) and m.activation_mib(0, 1, recompute=True)==1.25 and m.head_peak_mib(1)==pytest.approx(170.7)
+    m.save(tmp_path/'again')
+    assert sorted(content(tmp_path/'again').values())==sorted(before.values())
+
+def test_t5_has_two_types():
+    m = ModelProfile.from_documented(dict(computation={'layernum[1,1]_bsz8_seq[512,256]':30., 'layernum[2,1]_bsz8_seq[512,256]':38., 'layernum[1,2]_bsz8_seq[512,256]':46.},
+        memory={'other_memory_pp_off_sp':{'[512,256]':{'model_states':{'1':1684.77},'activation':{'1':100.}}}}), 't5')
+    assert m.forward_ms(0, 1, seq=512)==pytest.approx(1.) and m.forward_ms(1, 1, seq=256)==pytest.approx(2.) and m.head_peak_mib(1, seq=512)==100.
+
+# --- hardware
+
+@pytest.mark.parametrize('n', [3, 4])
+def test_gloo_sweep(n, tmp_path):
+    t = time.time()
+    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=4, output_dir=str(tmp_path), timeout=120))
+    assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]}
+    assert all(t.bytes==(2**16,2**18,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)
+    before = content(tmp_path)
+    HardwareProfile.load(tmp_path).save(tmp_path)
+    assert content(tmp_path)==before and len(before)==5
+    assert 'sp_time' in str(sorted(before)) and json.loads(before[hardware_files(1, n)['sp']])[f'all2all_size_{n}_1MB_time']>0
+    other = tmp_path/hardware_files(1, n)['rich']
+    other.write_text(other.read_text().replace('"torch": "', '"torch": "1'))
+    assert '--force' in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', output_dir=str(tmp_path)))
+
+def killed_rank(args, progress): # runs on each rank in place of the sweep
+    import torch.distributed as dist
+    if dist.get_rank()==1: os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+def failing_rank(args, progress): raise RuntimeError('no more links')
+
+@pytest.mark.parametrize('body,message', [('killed_rank','rank'), ('failing_rank','no more links')])
+def test_a_rank_that_fails_is_one_line_and_nothing_is_written(body, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, 'sweep', f'test_profile:{body}')
+    t = time.time()
+    said = says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)))
+    assert message in said and len(said)<200
+    assert time.time()-t<60 and content(tmp_path)=={}
+
+def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, 'run_sweep', lambda a: pytest.fail('ranks were started'))
+    (tmp_path/'file').touch()
+    args = lambda **k: ProfileHardwareArgs(**{**dict(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)), **k})
+    assert 'cannot write to' in says(profile_hardware, args(output_dir=str(tmp_path/'file'/'x')))
+    write_text(tmp_path/hardware_files(1, 2)['allreduce'], '{}')
+    assert 'which machine' in says(profile_hardware, args())
+    if not hardware.visible_gpus(): assert 'no GPU is visible' in says(profile_hardware, args(device='cuda'))
+    assert 'backend' in says(profile_hardware, args(backend='mpi'))
+
+def test_port_in_use(tmp_path):
+    with socket.socket() as s:
+        s.bind(('', 0)); s.listen()
+        assert 'in use' in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path), master_port=str(s.getsockname()[1])))
+
+def test_nccl_tests(tmp_path):
+    a = ProfileHardwareArgs(num_gpus_per_node=4, device='cuda', backend='nccl', nccl_test_dir=str(tmp_path), end_mb=1)
+    assert 'all_reduce_perf' in (m := says(hardware.find_nccl_tests, a)) and '--backend torch' in m
+    for prog in hardware.NCCL_TESTS.values(): # programs that print what theirs print
+        (tmp_path/prog).write_text('#!/bin/sh\necho "# nThread 1"\nfor b in 65536 131072 1048576; do echo "  $b 16 float sum -1 38.0 1.7 3.0 0 38.2 1.7 3.0 0"; done\n')
+        (tmp_path/prog).chmod(stat.S_IRWXU)
+    rows = hardware.nccl_tables(a)
+    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
+    (tmp_path/'all_reduce_perf').write_text('#!/bin/sh\necho "Test NCCL failure" >&2; exit 3\n')
+    assert 'Test NCCL failure' in says(hardware.nccl_tables, a)
+
+# --- model
+
+def test_profile_then_resume_then_force(tmp_path, monkeypatch):
+    a, real, ran = replace(TINY, output_dir=str(tmp_path)), model.run_task, []
+    def interrupted(task, *rest, **k):
+        if len(ran)==7: raise KeyboardInterrupt
+        ran.append(task)
+        return real(task, *rest, **k)
+    monkeypatch.setattr(model, 'run_task', interrupted)
+    with pytest.raises(KeyboardInterrupt): profile_model(a, SPEC)
+    assert list(content(tmp_path))==[model_files('fp32', SPEC.name)['rich']] # what is done is on disk; documented files are written when all is
+    done, everything = ran, model.tasks_for(a, SPEC)
+    ran = []
+    m = profile_model_counting(a, monkeypatch, real, ran)
+    assert len(done)==7 and ran==[t for t in everything if t not in done]
+    before = content(tmp_path)
+    assert len(before)==3 and profile_model_counting(a, monkeypatch, real, ran := [])==m and ran==[] and content(tmp_path)==before
+    ModelProfile.load(tmp_path, SPEC, 'fp32').save(tmp_path)
+    assert content(tmp_path)==before
+    profile_model_counting(replace(a, force=True, batches='1', widths='1'), monkeypatch, real, ran := [])
+    assert len(ran)==3
+    doc = json.loads(content(tmp_path)[model_files('fp32', SPEC.name)['computation']])
+    assert {'layernum[1]_bsz1_seq32','layernum[2]_bsz1_seq32','layertype_0_bsz1_seq32','layertype_other_bsz1_seq32'}==set(doc)
+
+def profile_model_counting(a, monkeypatch, real, ran):
+    monkeypatch.setattr(model, 'run_task', lambda task, *r, **k: (ran.append(task), real(task, *r, **k))[1])
+    return profile_model(a, SPEC)
+
+def test_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path, monkeypatch, capfd):
+    real = model.run_task
+    def small_only(task, *rest, **k):
+        if task.batch>=2: raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
+        return real(task, *rest, **k)
+    monkeypatch.setattr(model, 'run_task', small_only)
+    m = profile_model(replace(TINY, output_dir=str(tmp_path), profile_type='computation'), SPEC)
+    assert {p.batch for p in m.points if not p.oom}=={1} and {p.batch for p in m.points if p.oom}=={2,4}
+    assert 'out of memory' in capfd.readouterr().err and m.forward_ms(0, 2)>0
+    assert ModelProfile.load(tmp_path, SPEC, 'fp32')==m
+    monkeypatch.setattr(model, 'run_task', lambda *a, **k: (_ for _ in ()).throw(MemoryError()))
+    assert 'every point ran out of memory' in says(profile_model, replace(TINY, output_dir=str(tmp_path/'none')), SPEC) and content(tmp_path/'none')=={}
+
+def test_nothing_of_another_machine_is_mixed_in(tmp_path):
+    a = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1')
+    profile_model(a, SPEC)
+    rich = tmp_path/model_files('fp32', SPEC.name)['rich']
+    rich.write_text(rich.read_text().replace('"transformers": "', '"transformers": "0.'))
+    assert "transformers '0." in says(profile_model, a, SPEC) and profile_model(replace(a, force=True), SPEC)
+    rich.unlink()
+    assert 'which machine' in says(profile_model, a, SPEC)
+
+def test_sequence_mode_and_few_batches(tmp_path, capfd):
+    a = replace(TINY, profile_mode='sequence', batches='', profile_batch_size=1, profile_min_seq_length=16, profile_max_seq_length=64, profile_seq_length_step=16, output_dir=str(tmp_path), widths='1')
+    m = profile_model(a, SPEC)
+    assert {p.seq for p in m.points}=={16,32,48,64} and m.forward_ms(0, 1, seq=100, mode='sequence')!=0
+    profile_model(replace(TINY, profile_mode='batch', batches='', profile_min_batch_size=1, profile_max_batch_size=2, output_dir=str(tmp_path/'b'), widths='1'), SPEC)
+    assert 'use 8 or more' in capfd.readouterr().err
+
+def test_a_family_without_a_recipe_says_so(tmp_path):
+    t5 = ModelSpec.from_size('t5_hf', 't5-small')
+    with pytest.raises(GalvatronError): profile_model(replace(TINY, output_dir=str(tmp_path), profile_seq_length_list='32,32'), t5)
+    assert ModelProfile.load((profile_model(ProfileModelArgs(analytic='h200', output_dir=str(tmp_path)), t5), tmp_path)[1], t5).forward_ms(1, 4)>0
