@@ -316,10 +316,13 @@ def profile_hardware(argv):
 # %% ../nbs/60_cli.ipynb #e84382fe
 @command('profile-model', 'Measure', 'time the layers of a model, and count their memory')
 def profile_model(argv):
-    from galvatron.profile.model import ProfileModelArgs, profile_model
+    from galvatron.profile.arguments import ProfileModelArgs, write_analytic
     about = 'Measure the layers of a model.\n\n  galvatron profile-model --model_type llama_hf --model_size llama-7b --profile_type all --profile_batch_size 8'
     args,model,*_ = parse('profile-model', argv, ProfileModelArgs, ModelArgs, about=about)
-    m = profile_model(args, model.spec())
+    if args.analytic: m = write_analytic(args, model.spec())
+    else:
+        from galvatron.profile.model import profile_model # PyTorch is needed from here on
+        m = profile_model(args, model.spec())
     print(f'{m.model}: {len(m.points)} points written to {args.output_dir}')
 
 # %% ../nbs/60_cli.ipynb #6b276a23
