@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['COLUMNS', 'VOCAB', 'GPUS_PER_NODE', 'UNKNOWNS', 'CELL_SPREAD', 'NOISE', 'OUTLIER', 'NO_OVERLAP', 'BACKWARD_SHARE',
            'NOTHING', 'CALIBRATION_ROWS', 'Run', 'read_runs', 'layer_ms', 'head_ms', 'model_profile',
-           'read_node_tables', 'hardware_profile', 'Study', 'score', 'Validation', 'run_validation', 'validate_a100',
-           'draw_validation']
+           'read_node_tables', 'hardware_profile', 'Study', 'score', 'Validation', 'run_validation', 'ValidateArgs',
+           'validate_a100', 'draw_validation']
 
 # %% ../../nbs/tutorials/validation_a100.ipynb #c3b3d9e7
 import csv
@@ -237,11 +237,18 @@ def run_validation(
     calibrate=None, # CSV file of iterations to calibrate from (default: rows)
 ) -> Validation:
     "Calibrate from at most 24 rows (12 of many nodes) and predict the others"
+    if not rows: raise GalvatronError('--rows: no file given (a CSV file of iterations to predict)')
     asked, known = read_runs(rows), read_runs(calibrate or rows)
     tables = next((p for f in (rows, calibrate or rows) if (p := Path(f).parent/'allreduce_8xA100.csv').exists()), None)
     study = Study(list(dict.fromkeys([*asked, *known])), read_node_tables(tables) if tables else {})
     used = study.choose(known, CALIBRATION_ROWS[study.many])
     return Validation(study, used, [r for r in asked if r not in used], study.calibrate(used))
+
+@dataclass
+class ValidateArgs:
+    "Compare predictions with published iteration times"
+    rows:str|None=None # CSV file of iterations to predict
+    calibrate:str|None=None # CSV file to take the calibrating rows from, at most 24 (default: the same file; they are then not scored)
 
 def validate_a100(
     rows, # CSV file of iterations to predict

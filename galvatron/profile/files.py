@@ -13,7 +13,7 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENC
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,json,os,re,tempfile
-from dataclasses import dataclass,field,asdict,replace,fields
+from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
 from pathlib import Path
 
