@@ -125,6 +125,7 @@ def seq(self:ModelSpec)->int:
     "Tokens of a sample in the last layer type: of the decoder where there are two, of the smallest grid in Swin"
     return self.layer_types[-1].seq
 
+# %% ../nbs/01_model_spec.ipynb #81e60194
 @patch(as_prop=True)
 def params(self:ModelSpec)->int:
     "Parameters of the whole model, tied ones once"
@@ -154,6 +155,7 @@ def forward_flops(
     layers = sum(t.count*t.forward_flops(1, causal) for t in self.layer_types)
     return batch*(layers + self.embed_flops + self.between_flops + self.head_flops)
 
+# %% ../nbs/01_model_spec.ipynb #18811a04
 @patch
 def step_flops(
     self:ModelSpec,
@@ -175,6 +177,7 @@ def padded_vocab(
     m = math.lcm(multiple, vtp)
     return -(-self.vocab//m)*m
 
+# %% ../nbs/01_model_spec.ipynb #32412aba
 @patch
 def digest(self:ModelSpec)->str:
     "12 hex digits that name the model's shape, equal for equal shapes whatever they are called"
@@ -185,6 +188,7 @@ def digest(self:ModelSpec)->str:
 _families = {} # HuggingFace model_type -> (our model_type, function, defaults)
 _renames = {}  # HuggingFace model_type -> {common name: its own name}
 
+# %% ../nbs/01_model_spec.ipynb #655afe41
 def family(
     hf_type:str, # `model_type` in config.json
     model_type:str, # ours, as given to --model_type
@@ -426,6 +430,7 @@ _no_dropout = dict(gpt2=dict(attn_pdrop=0., resid_pdrop=0., embd_pdrop=0.), bert
 # %% ../nbs/01_model_spec.ipynb #3b3dbbf8
 _columns = ('hidden_size', 'num_hidden_layers', 'num_attention_heads', 'num_key_value_heads', 'intermediate_size', 'max_position_embeddings', 'vocab_size')
 
+# %% ../nbs/01_model_spec.ipynb #ce5c702a
 def _zoo()->dict:
     "HuggingFace config and default sequence length of every predefined size, by name"
     out = {}
@@ -454,6 +459,7 @@ def canonical_model_type(
     if n not in model_types: raise GalvatronError(f"--model_type {name!r} is not known; choose from {', '.join(model_types)}")
     return n
 
+# %% ../nbs/01_model_spec.ipynb #14763440
 def model_sizes(
     model_type:str, # a family
 )->list: # names for --model_size

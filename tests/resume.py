@@ -39,7 +39,7 @@ def make(kind, plan, options, seed=0):
 def train(model, optimizer, steps):
     pipeline, losses = Pipeline(model), []
     for step in steps:
-        x = torch.randint(0, VOCAB, (BSZ, SEQ+1), generator=torch.Generator().manual_seed(step))
+        x = torch.randint(0, VOCAB, (BSZ, SEQ+1), generator=torch.Generator().manual_seed(step)).to(model.place.device)
         losses.append(pipeline.step([dict(tokens=x[list(r),:-1], labels=x[list(r),1:]) for r in model.rows()]).item())
         clip_grad_norm(model, .5)
         optimizer.step()

@@ -4,19 +4,19 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
-           'draw_timeline', 'pipeline_ms', 'crowded', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
-           'borders', 'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
+           'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices', 'borders',
+           'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
            'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
+from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shared_gradients, width_collectives
 from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
@@ -170,17 +170,6 @@ def _jump(old, free, back, steps):
     free += steps*rate; back += steps*rate
     return steps
 
-# %% ../../nbs/08_cost.pipeline.ipynb #dd99483f
-def crowded(
-    profile:ModelProfile, # Measured alone
-    factor:float, # How many times longer everything takes
-) -> ModelProfile:
-    "The profile as ranks see it that share a device"
-    if factor==1: return profile
-    times = ('forward_ms', 'backward_ms', 'recompute_ms')
-    slow = lambda p: replace(p, **{f: getattr(p, f)*factor for f in times if getattr(p, f) is not None})
-    return replace(profile, points=tuple(slow(p) for p in profile.points), optimizer=tuple((m, ms*factor) for m, ms in profile.optimizer))
-
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
 @dataclass(frozen=True, eq=False)
 class Pricer:
@@ -191,7 +180,6 @@ class Pricer:
     options:RunOptions = RunOptions() # Precision, sequence parallelism, gradient reduction
     mode:str = 'static' # How the profile speaks about batches it did not measure
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
-    def __post_init__(self): object.__setattr__(self, 'profile', crowded(self.profile, self.hardware.meta.get('contention', 1.)))
 
 @patch
 def setting(self:Pricer,
@@ -302,13 +290,13 @@ def rank_messages(
 ) -> list: # of (Collective, times in an iteration)
     "Every message of one rank in an iteration"
     setting, o, spec = pricer.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1), pricer.options, pricer.spec
-    n, out, shared, units = setting.stage_size, [], {}, stage_units(plan, rank//setting.stage_size, setting)
-    for s, params, waited, ends in units:
+    n, out, shared = setting.stage_size, [], {}
+    for s, params, waited, ends in stage_units(plan, rank//n, setting):
         out += [(c, c.count*plan.chunks) for c in waited]
         out += [(c, plan.chunks if part_of(c, s, o) in ('forward', 'backward') else 1) for c in parameter_collectives(s, params, n, o)]
         for c in ends: shared[c.group] = shared.get(c.group, 0)+c.nbytes
     out += [(Collective('all_reduce', nbytes, g, 1, 'end'), 1) for g, nbytes in shared.items()]
-    return out + _in_vain(units, plan, n, o) + _between(plan, rank, setting)
+    return out + _between(plan, rank, setting)
 
 def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
     "(strategy, parameters, collectives waited for, shared gradients) of embedding, layers and head of a stage"
@@ -321,14 +309,7 @@ def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
         out.append((s, t.local_params(s.tp), width_collectives(s, t, plan.micro_bsz/s.dp(n), n, o), shared_gradients(s, t, n, o)))
     return [end(False)]*(stage==0) + out + [end(True)]*(stage==plan.pp_deg-1)
 
-# %% ../../nbs/08_cost.pipeline.ipynb #77e7bdc4
-def _in_vain(units, plan, n, o):
-    "The gather that follows the last backward when micro-batches accumulate"
-    sharded = [u for u in units if shard_group(u[0], n).size>1]
-    if plan.chunks==1 or not sharded: return []
-    last, params, *_ = sharded[-1]
-    return [(c, 1) for c in parameter_collectives(last, params, n, o) if c.phase=='gather_forward']
-
+# %% ../../nbs/08_cost.pipeline.ipynb #efb56672
 def _between(plan, rank, setting):
     "Relayouts, messages between stages, tied tables and single numbers"
     n, pp, stage, out = setting.stage_size, plan.pp_deg, rank//setting.stage_size, []
@@ -426,3 +407,30 @@ def predict(
     stages = [StagePrediction(plan.stage_layers(i), c, plan.chunks, int(in_flight(i, pp, plan.chunks, plan.pipeline_type)), context_mib(p.hardware), float(ms-busy[i]))
               for i, c in enumerate(costs)]
     return Prediction(plan, ms, stages, wires, p.hardware.memory_mib if memory_mib is None else memory_mib, p)
+
+# %% ../../nbs/08_cost.pipeline.ipynb #cb6efe68
+@patch
+def time_table(self:Prediction):
+    "ms of an iteration by term and stage (a pandas data frame)"
+    return _frame([s.time for s in self.stages])
+
+@patch
+def memory_table(self:Prediction):
+    "MiB at the peak by term and stage (a pandas data frame)"
+    return _frame([s.memory for s in self.stages])
+
+def _frame(stages):
+    import pandas as pd
+    d = pd.DataFrame(stages).T.fillna(0.0).astype(float)
+    d.columns = [f'stage {i}' for i in range(len(stages))]
+    return d[(d.abs()>1e-9).any(axis=1)]
+
+@patch(as_prop=True)
+def sources(self:Prediction) -> dict:
+    "Message (operation, ranks, stride) -> where its time comes from: table, line or analytic"
+    hw, n, out = self.pricer.hardware, self.pricer.hardware.world_size//self.plan.pp_deg, {}
+    for stage in range(self.plan.pp_deg):
+        for c, _ in rank_messages(self.plan, stage*n, self.pricer):
+            if c.op in ('send', 'recv') or c.group.size==1: continue
+            out.setdefault((c.op, *c.group), set()).add(hw.source(c.op, c.nbytes, *c.group))
+    return {k: '+'.join(sorted(v)) for k, v in out.items()}

@@ -7,17 +7,18 @@ __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'check_args', 'message_sizes', '
            'once_ms', 'median_spread', 'timed', 'collective', 'exchange', 'lane', 'slowdowns', 'device_facts',
            'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'table_of', 'make_groups', 'collective_tables',
            'p2p_tables', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve',
-           'check_port', 'check_folder', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
+           'check_port', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
            'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
-import json,os,platform,re,shutil,socket,statistics,subprocess,sys,tempfile,threading,time
+import json,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
 from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field
 from pathlib import Path
 
 from ..plan import GalvatronError
-from .files import (DEVICES,MIB,OPS,HardwareProfile,Table,bus_gbps,check_machine,hardware_files,ranks_per_node,read_json)
+from .arguments import check_folder
+from .files import MIB,OPS,HardwareProfile,Table,check_machine,hardware_files,ranks_per_node,read_json
 
 # %% ../../nbs/04_profile.hardware.ipynb #dfc5f7a5
 @dataclass
@@ -352,7 +353,7 @@ def context_mib(device)->float:
     if device.type=='cuda':
         free,total = torch.cuda.mem_get_info(device)
         return (total-free-torch.cuda.memory_reserved(device))/MIB
-    import galvatron.runtime.train # what a rank loads
+    import galvatron.runtime.train # noqa: F401 (what a rank loads)
     try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return 0. # not Linux
 
@@ -409,15 +410,7 @@ def check_port(a:ProfileHardwareArgs):
     except ValueError: raise GalvatronError(f'master_port {a.master_port!r} is not a number') from None
     except OSError as e: raise GalvatronError(f'master_port {a.master_port}: {e.strerror}; choose another, or leave it out on one node') from None
 
-# %% ../../nbs/04_profile.hardware.ipynb #e38b5fbb
-def check_folder(folder, names:list):
-    "Raise if the files could not be written there; makes the folder"
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder): pass
-    except OSError as e: raise GalvatronError(f'cannot write to {folder}: {e.strerror or e}') from None
-    for n in names:
-        if (p := Path(folder)/n).is_dir(): raise GalvatronError(f'{p} is a folder, a file goes there')
+
 
 # %% ../../nbs/04_profile.hardware.ipynb #ec0e7b36
 def check_hardware_files(a:ProfileHardwareArgs, machine:dict):

@@ -19,6 +19,7 @@ from ..plan import GalvatronError, Plan
 # %% ../../nbs/26a_runtime.arguments.ipynb #e2cacefd
 LR_STYLES = 'constant', 'linear', 'cosine', 'inverse-square-root', 'WSD'
 
+# %% ../../nbs/26a_runtime.arguments.ipynb #9973dc71
 def lr_at(
     step:int, # from 0
     peak:float, # largest rate
@@ -43,6 +44,7 @@ def lr_at(
 # %% ../../nbs/26a_runtime.arguments.ipynb #cc8c0d79
 def _also(default, *names, **more): return field(default=default, metadata={'aliases':[o for n in names for o in dict.fromkeys([n, n.replace('_','-')])], **more})
 
+# %% ../../nbs/26a_runtime.arguments.ipynb #d32a7af3
 @dataclass
 class TrainArgs:
     "Training"
@@ -120,6 +122,7 @@ def lr_of(
     warmup = round(self.lr_warmup_fraction*decay) if self.lr_warmup_fraction else self.lr_warmup_iters
     return lr_at(step, self.lr, decay, self.lr_decay_style, warmup, self.min_lr, self.lr_warmup_init, self.lr_wsd_decay_iters)
 
+# %% ../../nbs/26a_runtime.arguments.ipynb #8e561593
 @patch
 def weight_decay_of(
     self:TrainArgs,
@@ -152,6 +155,7 @@ def datasets(
         if not data.data_path: raise
         return train, None # the files are there, as training found; the split leaves nothing to hold out
 
+# %% ../../nbs/26a_runtime.arguments.ipynb #407ab9c3
 def _about(data:DataArgs, spec:ModelSpec)->int|None: # id that ends a document
     "What the first token file says of itself, compared with the model"
     words = data.data_path or data.train_data_path

@@ -98,6 +98,7 @@ class Log:
         try: self.board = tensorboard and __import__('torch.utils.tensorboard', fromlist=['x']).SummaryWriter(self.folder, purge_step=start)
         except ImportError: pass
 
+# %% ../../nbs/27_runtime.train.ipynb #2cb050b5
 def _step(line):
     try: return json.loads(line)['step']
     except (ValueError, KeyError, TypeError): return math.inf # cut off in a crash
@@ -108,6 +109,7 @@ def say(self:Log, text:str):
     "A line on the console"
     if self.on: print(text, flush=True)
 
+# %% ../../nbs/27_runtime.train.ipynb #eb719357
 @patch
 def write(
     self:Log,
@@ -126,6 +128,7 @@ def write(
     self.say(' '.join(f'{record[k]:{f}}' for k,f in shown.items()))
     self.lines += 1
 
+# %% ../../nbs/27_runtime.train.ipynb #d6dd836f
 @patch
 def close(self:Log):
     "Close the files"
@@ -143,6 +146,7 @@ def as_spec(
     weights = model.state_dict() if isinstance(model, torch.nn.Module) and not any(p.is_meta for p in model.parameters()) else None
     return ModelSpec.from_hf(config, seq), config if hasattr(config, 'to_dict') else None, weights
 
+# %% ../../nbs/27_runtime.train.ipynb #0e661b68
 @torch.no_grad()
 def set_weights(
     model:StageModel, # to fill
@@ -245,6 +249,7 @@ def _compare(self:Trainer)->dict:
     return dict(measured_ms=ms, measured_mib=[round(v.max().item(), 1) for v in mine.split(n)],
                 predicted_ms=self.plan.provenance.get('predicted_ms'), predicted_mib=self.plan.provenance.get('predicted_peak_mib'))
 
+# %% ../../nbs/27_runtime.train.ipynb #ca2bc71f
 @patch
 def _say_compared(self:Trainer):
     r, show = self.last, lambda xs: ', '.join(f'{x:,.0f}' for x in xs)
@@ -269,6 +274,7 @@ def evaluate(
     loader.close()
     return (total/count).item()
 
+# %% ../../nbs/27_runtime.train.ipynb #f7c653b5
 @patch
 def _evaluate(self:Trainer, valid):
     loss = self.evaluate(valid)
@@ -283,6 +289,7 @@ def save(self:Trainer):
     self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict()))
     self.log.say(f'step {self.step}: saved to {self.args.save} ({self.checkpoints.stall_ms/1e3:.1f} s)')
 
+# %% ../../nbs/27_runtime.train.ipynb #0899a7eb
 @patch
 def load(
     self:Trainer,
@@ -324,6 +331,7 @@ class Tracer:
 # %% ../../nbs/27_runtime.train.ipynb #7d89b71a
 _LOST = 'Connection closed by peer', 'Connection reset by peer', 'Broken pipe', 'Connection refused', 'remote process exited', 'Socket Timeout'
 
+# %% ../../nbs/27_runtime.train.ipynb #0266caa8
 def report(
     error:BaseException, # what ended the run
     where:str, # for example rank 1 of 2, stage 0, step 7
@@ -348,6 +356,7 @@ def steps_for(
     if n<1: raise GalvatronError(f'{a.train_samples or len(train)} samples are less than a batch of {bsz}')
     return n
 
+# %% ../../nbs/27_runtime.train.ipynb #dd02b498
 @patch
 def loader(
     self:Trainer,
@@ -396,6 +405,7 @@ def _loop(self:Trainer, batches, valid):
         if self._between(valid, stop): mark = Late(self.device) # what came between is not step time
         if stop: return
 
+# %% ../../nbs/27_runtime.train.ipynb #8bb5cd72
 @patch
 def _between(self:Trainer, valid, stop:bool)->bool: # whether anything was done
     "Evaluate and save when it is time to, and at the end"
