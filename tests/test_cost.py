@@ -72,7 +72,7 @@ def test_width_divides_activations_as_profiled():
 
 def test_equal_neighbours_have_no_relayout():
     mixed = Plan((S(), S(2), S(2, ulysses=True), S(2))*2, V(), pipeline_type='pipedream_flush', global_bsz=64, chunks=4)
-    assert price(plan(S(2), V(2))).stages[0].time['relayout'] == 0
+    assert price(plan(S(2), V(2))).stages[0].time.get('relayout', 0) == 0
     assert price(mixed, RunOptions(sequence_parallel=True)).stages[0].time['relayout'] > 0
     f, b = relayout_table([S(), S(2)], [S(), S(2)], 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True))
     assert (np.diag(f)==0).all() and (np.diag(b)==0).all() and np.allclose(f, b.T)
@@ -92,7 +92,7 @@ def test_ulysses_reduces_over_the_whole_stage():
 
 def test_sequence_buffer():
     on, off = (layer_cost(S(4), 0, Pricer(SPEC, HARDWARE, PROFILE, RunOptions(sequence_parallel=True, global_memory_buffer=g)).setting(1, 16, True)) for g in (True, False))
-    assert np.isclose(off.transient['sequence buffer'], 2*on.transient['sequence buffer'])
+    assert on.transient['sequence buffer'] > off.transient['sequence buffer'] == 0
 
 # --- every number has a source
 

@@ -111,7 +111,7 @@ def add_states(
                     'gradients': np.maximum(held, reduced - cost.total('activation'))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
-    cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms_per_mparam)*shard/1e6
+    cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
 def layer_cost(
@@ -128,12 +128,12 @@ def _layer_cost(s, k, setting):
     at = dict(width=s.width, seq=t.seq, mode=setting.mode, ulysses=s.ulysses, sequence_parallel=o.sequence_parallel)
     ms = lambda f: setting.each(lambda b: f(k, b, **at), batch)
     forward, backward, again = ms(profile.forward_ms), ms(profile.backward_ms), ms(profile.recompute_ms) if s.recompute else 0.0
-    cost = LayerCost(forward={'compute': forward}, backward={'compute': backward, 'recompute': again})
+    cost = LayerCost(forward={'compute': forward}, backward={'compute': backward})
     wire = 'ulysses' if s.ulysses else 'tensor parallel'
     waited = width_collectives(s, t, batch, setting.stage_size, o)
     wait = lambda phase: sum((c.ms(setting.hardware) for c in waited if c.phase==phase), 0.0)
-    cost.forward[wire], cost.backward[wire] = wait('forward'), wait('backward')
-    cost.backward['recompute'] = again + wait('recompute')
+    if waited: cost.forward[wire], cost.backward[wire] = wait('forward'), wait('backward')
+    if s.recompute: cost.backward['recompute'] = again + wait('recompute')
     params = t.local_params(s.tp)
     add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward+again, setting)
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
@@ -148,10 +148,9 @@ def sequence_buffer_mib(
     batch:float, # Samples in the group
     options:RunOptions,
 ) -> float: # MiB
-    "Buffer of the whole sequence that a Megatron-SP layer gathers"
-    if s.tp==1 or not options.sequence_parallel: return 0.0
-    one = batch*max(t.seq, t.cross_seq)*t.hidden*compute_bytes(options)/MIB
-    return one if options.global_memory_buffer else 2*one
+    "Room for one gathered sequence of a Megatron-SP layer"
+    if s.tp==1 or not options.sequence_parallel or not options.global_memory_buffer: return 0.0
+    return batch*max(t.seq, t.cross_seq)*t.hidden*compute_bytes(options)/MIB
 
 def _add_layer_memory(cost, s, k, batch, setting):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[k]
@@ -206,8 +205,7 @@ def tied_message(
     return Collective('all_reduce', spec.padded_vocab(vtp=s.tp)*spec.layer_types[-1].hidden/s.tp/shard*master_bytes(setting.options), Group(2, (pp-1)*n), 1, 'end')
 
 def tied_ms(s:LayerStrategy, setting:Setting, pp:int) -> float:
-    "Its time, as one exchange between stages in both directions; zero where nothing is tied"
-    if not setting.spec.tied or pp==1: return 0.0
+    "Its time, as one exchange between stages in both directions"
     return setting.hardware.time('p2p_both', tied_message(s, setting, pp).nbytes, pp, setting.stage_size)
 
 def vocab_shared(
@@ -236,13 +234,13 @@ def vocab_cost(
 def _vocab_cost(s, head, pp, setting):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[-1 if head else 0]
     batch, name = setting.micro_bsz/s.dp(setting.stage_size), 'head and loss' if head else 'embedding'
-    at = dict(width=s.width, seq=t.seq, ulysses=s.ulysses)
+    at = dict(width=s.width, seq=t.seq, ulysses=s.ulysses, sequence_parallel=o.sequence_parallel)
     ends = profile.head_ms if head else profile.embed_ms
     forward, backward = (setting.each(lambda b: ends(b, mode=setting.mode, **at)[i], batch) for i in (0, 1))
     cost = LayerCost(forward={name: forward}, backward={name: backward})
     waited = vocab_collectives(s, t, batch, setting.stage_size, o, head)
-    for part, terms in (('forward', cost.forward), ('backward', cost.backward)):
-        terms['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
+    for part in ('forward', 'backward') if waited else ():
+        getattr(cost, part)['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
     params = vocab_params(setting.spec, head, s.tp, shared=pp==1 and shard_group(s, setting.stage_size).size==1)
     add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward, setting)
     mib = lambda f: setting.each(lambda b: f(b, **at), batch)
@@ -250,7 +248,7 @@ def _vocab_cost(s, head, pp, setting):
     add_shared(cost, vocab_shared(s, setting.spec, head, setting.stage_size, o), setting)
     if head: cost.transient['loss'] = np.maximum(mib(profile.head_peak_mib) - cost.total('activation'), 0.0)
     add_states(cost, s, params, setting)
-    cost.finish['tied gradient'] = tied_ms(s, setting, pp)
+    if setting.spec.tied and pp>1: cost.finish['tied gradient'] = tied_ms(s, setting, pp)
     return cost
 
 # %% ../../nbs/07_cost.layer.ipynb #e32c72be

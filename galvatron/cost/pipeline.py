@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
-           'draw_timeline', 'pipeline_ms', 'crowded', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
-           'borders', 'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
+           'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices', 'borders',
+           'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
            'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -170,17 +170,6 @@ def _jump(old, free, back, steps):
     free += steps*rate; back += steps*rate
     return steps
 
-# %% ../../nbs/08_cost.pipeline.ipynb #dd99483f
-def crowded(
-    profile:ModelProfile, # Measured alone
-    factor:float, # How many times longer everything takes
-) -> ModelProfile:
-    "The profile as ranks see it that share a device"
-    if factor==1: return profile
-    times = ('forward_ms', 'backward_ms', 'recompute_ms')
-    slow = lambda p: replace(p, **{f: getattr(p, f)*factor for f in times if getattr(p, f) is not None})
-    return replace(profile, points=tuple(slow(p) for p in profile.points), optimizer=tuple((m, ms*factor) for m, ms in profile.optimizer))
-
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
 @dataclass(frozen=True, eq=False)
 class Pricer:
@@ -191,7 +180,6 @@ class Pricer:
     options:RunOptions = RunOptions() # Precision, sequence parallelism, gradient reduction
     mode:str = 'static' # How the profile speaks about batches it did not measure
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
-    def __post_init__(self): object.__setattr__(self, 'profile', crowded(self.profile, self.hardware.meta.get('contention', 1.)))
 
 @patch
 def setting(self:Pricer,
@@ -419,3 +407,30 @@ def predict(
     stages = [StagePrediction(plan.stage_layers(i), c, plan.chunks, int(in_flight(i, pp, plan.chunks, plan.pipeline_type)), context_mib(p.hardware), float(ms-busy[i]))
               for i, c in enumerate(costs)]
     return Prediction(plan, ms, stages, wires, p.hardware.memory_mib if memory_mib is None else memory_mib, p)
+
+# %% ../../nbs/08_cost.pipeline.ipynb #cb6efe68
+@patch
+def time_table(self:Prediction):
+    "ms of an iteration by term and stage (a pandas data frame)"
+    return _frame([s.time for s in self.stages])
+
+@patch
+def memory_table(self:Prediction):
+    "MiB at the peak by term and stage (a pandas data frame)"
+    return _frame([s.memory for s in self.stages])
+
+def _frame(stages):
+    import pandas as pd
+    d = pd.DataFrame(stages).T.fillna(0.0).astype(float)
+    d.columns = [f'stage {i}' for i in range(len(stages))]
+    return d[(d.abs()>1e-9).any(axis=1)]
+
+@patch(as_prop=True)
+def sources(self:Prediction) -> dict:
+    "Message (operation, ranks, stride) -> where its time comes from: table, line or analytic"
+    hw, n, out = self.pricer.hardware, self.pricer.hardware.world_size//self.plan.pp_deg, {}
+    for stage in range(self.plan.pp_deg):
+        for c, _ in rank_messages(self.plan, stage*n, self.pricer):
+            if c.op in ('send', 'recv') or c.group.size==1: continue
+            out.setdefault((c.op, *c.group), set()).add(hw.source(c.op, c.nbytes, *c.group))
+    return {k: '+'.join(sorted(v)) for k, v in out.items()}
