@@ -1041,7 +1041,7 @@ def analytic_mib(t, form:str, width:int, batch:int, nbytes:int=2)->dict:
     inner = (4 if t.gated else 5 if t.name=='gpt_dec' else 2)*e*f
     out = e*h/res
     keep = (3*e*h+8)/res + attention + inner + out
-    work = max(2*e*f, 2*e*h if form=='sp' and width>1 else 0)
+    work = max(2*e*f + e*h, 2.5*e*h) if form=='sp' and width>1 else 2*e*f
     replay = keep - out + (2*e*h*(1-1/width) + max(2*e*f, 1.5*e*h) if form=='sp' and width>1 else work)
     return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=replay).items()}
 
