@@ -182,7 +182,7 @@ class Engine:
     hardware:HardwareProfile # Collectives and memory
     profile:ModelProfile # Layers
     args:SearchArgs # Options
-    log:list = field(default_factory=list) # (config, bound, solution, seconds) of what was solved
+    log:list = field(default_factory=list) # (config, sketch or prove, bound, solution, seconds) of what was solved
     tables:dict = field(default_factory=dict, repr=False) # Table of (stages, micro-batch, accumulation)
 
     def __post_init__(self):
@@ -310,39 +310,53 @@ class Uniform:
     @property
     def bound(self): return second_bound(self.chain)
 
-    def solve(self, cap=np.inf) -> Solution:
+    def sketch(self, cap=np.inf) -> Solution:
         "Best plan faster than `cap` ms"
-        best = Solution(np.inf, np.inf)
+        self.found = Solution(np.inf, np.inf)
         for k, s in enumerate(self.engine.strategies(self.config.pp)):
             if self.engine.args.search_space=='3d' and s.width!=self.config.vocab.width: continue
             only = np.full(self.chain.time.shape[1], np.inf); only[k] = 0.0
-            got = solve(replace(self.chain, time=self.chain.time+only[None, :, None], cache={}), min(cap, best.ms))
-            best = replace(got if got.ms<best.ms else best, bound=min(best.bound, got.bound))
-        return best
+            got = solve(replace(self.chain, time=self.chain.time+only[None, :, None], cache={}), min(cap, self.found.ms))
+            self.found = replace(got if got.ms<self.found.ms else self.found, bound=min(self.found.bound, got.bound))
+        return self.found
+
+    def prove(self, cap=np.inf) -> Solution: return self.found
 
 # %% ../../nbs/12_search.engine.ipynb #e6910beb
 @patch
 def run(self:Engine, keep:int=1) -> list: # of Found, best first
     "Best-first search: the best plans of the `keep` best configurations"
-    self.left_out, self.considered, found, lost, tick = [], 0, [], np.inf, count()
+    self.left_out, self.found, self.lost, tick = [], {}, np.inf, count()
     queue = [(self.first_bound(*f), 0, next(tick), f) for f in self.families()]
-    self.considered = sum(len(f[0].vocabularies) for *_, f in queue)
+    self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
     heapq.heapify(queue)
-    while queue:
-        bound, level, _, what = heapq.heappop(queue)
-        cap = found[keep-1].per_sample if len(found)>=keep else np.inf
-        if bound >= cap: break
+    while queue and queue[0][0] < self.cap(keep):
+        bound, level, n, what = heapq.heappop(queue)
         if level<3:
             for b, item in self.refine(level, what): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
-            continue
-        c, problem = what
-        t = time.perf_counter()
-        s = problem.solve(cap*c.bsz)
-        self.log.append((c, bound*c.bsz, s, time.perf_counter()-t))
-        lost = min(lost, s.bound/c.bsz)
-        if s.layers: found = sorted([*found, Found(c, s.ms, s.bound, self.plan_of(c, s))], key=lambda f: (f.per_sample, f.config))[:max(keep, 1)]
-    self.bound = min(lost, found[0].per_sample, self.bound_left_out(found[0].per_sample)) if found else np.inf
-    return found
+        else:
+            sketched.append((bound, n, *what))
+            self.attempt('sketch', *sketched[-1], keep)
+    for job in sorted(sketched, key=lambda j: j[:2]):
+        if job[0] < self.cap(keep, but=job[2]): self.attempt('prove', *job, keep)
+    best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
+    self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
+    return best
+
+@patch
+def cap(self:Engine, keep, but=None) -> float: # ms a sample
+    "What a configuration has to beat: the worst of the best so far, without its own"
+    times = sorted(f.per_sample for c, f in self.found.items() if c!=but)
+    return times[keep-1] if len(times)>=keep else np.inf
+
+@patch
+def attempt(self:Engine, how, bound, n, c, problem, keep):
+    "Sketch or prove a configuration, and remember what came of it"
+    t = time.perf_counter()
+    s = getattr(problem, how)(self.cap(keep, but=c)*c.bsz)
+    self.log.append((c, how, bound*c.bsz, s, time.perf_counter()-t))
+    if how=='prove': self.lost = min(self.lost, s.bound/c.bsz)
+    if s.layers: self.found[c] = Found(c, s.ms, s.bound, self.plan_of(c, s))
 
 @patch
 def refine(self:Engine, level, what):
@@ -414,10 +428,14 @@ def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
             need, _ = least_budget(chain := table.chain(chunks, kind, v))
             if need < best: best, at = need, (Config(table.micro*chunks, chunks, table.sheet.pp, kind, v), chain)
     if at is None: return np.inf, None
-    c, chain = at
-    chain = replace(chain, budget=best*(1+1e-9)+1e-3)
-    s = Uniform(small, c, chain).solve() if uniform_only(self.args) else solve(chain)
-    return best*(1+RESERVE)+context_mib(self.hardware), small.plan_of(c, s) if s.layers else None
+    (c, chain), spare = at, 1e-9
+    while True:                                 # the bound leaves the input of later stages open: allow a little more until a plan fits
+        lean = replace(chain, budget=best*(1+spare)+1e-3)
+        s = Uniform(small, c, lean).sketch() if uniform_only(self.args) else solve(lean)
+        if s.layers: break
+        spare = 3*spare+1e-3
+    plan = small.plan_of(c, s)
+    return predict(plan, pricer=self.pricer).peak_mib, plan
 
 HELPS = dict(disable_ckpt=0, disable_sdp=0, disable_tp=0, disable_vtp=0, disable_pp=0, search_space='full', sp_space='tp+sp', sequence_parallel=True, embed_sdp=None, settle_chunk=-1,
              async_grad_reduce=False, fine_grained_mode=1, pin=[])
@@ -611,8 +629,8 @@ def report(r:SearchResult) -> str:
              f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:.2f} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
-    lines += [f'solved {c}: ' + (f'{s.ms:.2f} ms' if s.layers else f'nothing faster than {s.bound:.2f} ms') + f' ({1e3*t:.0f} ms)' for c, _, s, t in e.log]
-    lines += [f'{e.considered} configurations considered, {len(e.log)} solved, {r.seconds:.2f} s; ' + (f'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.3f} % from the optimum')]
+    lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
+    lines += [f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {r.seconds:.2f} s; ' + (f'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.3f} % from the optimum')]
     lines += final_lines(r) + reasons(r) if r.plan else ['No valid configuration found.']
     return '\n'.join(lines)
 
