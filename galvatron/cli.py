@@ -7,8 +7,8 @@ __all__ = ['COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', '
            'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
            'profile_model', 'search', 'validate_a100', 'preprocess_data', 'DataShowArgs', 'data_show', 'without',
            'train', 'CheckpointShowArgs', 'checkpoint_show', 'ToCheckpointArgs', 'convert_h2g', 'ToHuggingFaceArgs',
-           'convert_g2h', 'QuickstartArgs', 'visible_gpus', 'quickstart_steps', 'write_topics', 'fresh_folder',
-           'run_step', 'comparison', 'as_table', 'quickstart', 'report']
+           'convert_g2h', 'QuickstartArgs', 'visible_gpus', 'quickstart_model', 'quickstart_steps', 'write_topics',
+           'fresh_folder', 'run_step', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, statistics, subprocess, sys, time
@@ -137,6 +137,7 @@ def main(
 )->int: # Exit code
     "Run the `galvatron` command"
     argv = list(sys.argv[1:] if argv is None else argv)
+    if not sys.stderr.isatty(): os.environ.setdefault('TQDM_DISABLE', '1') # progress bars are for people
     try:
         if not argv or argv[0] in ('-h','--help','help'): print(overview())
         elif argv[0] in ('--version','version'): print('galvatron', _version())
@@ -456,22 +457,25 @@ def visible_gpus()->int:
     return min(there, len([o for o in wanted.split(',') if o.strip()])) if wanted is not None else there
 
 # %% ../nbs/60_cli.ipynb #36cc1f52
+def quickstart_model(gpu:bool)->dict: # Contents of config.json
+    "The model: a Llama over bytes, small for a CPU"
+    hidden,layers,heads = (1024, 12, 16) if gpu else (128, 4, 4)
+    return dict(model_type='llama', architectures=['LlamaForCausalLM'], hidden_size=hidden, intermediate_size=hidden*11//4, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=heads, max_position_embeddings=1024 if gpu else 128, vocab_size=257, eos_token_id=256, bos_token_id=None)
+
 def quickstart_steps(
-    a:QuickstartArgs, # Ranks, folder, steps
+    a:QuickstartArgs, # Ranks and steps
 )->list[tuple[str,list[str]]]: # What for, and the words of a command
     "The commands of the quick start"
-    gpu,out,n = bool(a.gpus),Path(a.out),a.nproc
-    shape = '--hidden_size 1024 --num_attention_heads 16 --intermediate_size 2816 --num_hidden_layers 12 --seq_length 1024' if gpu else '--hidden_size 128 --num_attention_heads 4 --intermediate_size 384 --num_hidden_layers 4 --seq_length 128'
-    model = f'--model_type llama_hf {shape} --vocab_size 257 --mixed_precision {"bf16" if gpu else "fp32"}'
-    hw,configs,bsz = out/'hardware_configs',out/'configs',16
-    profiles = f'--memory_profiling_path {configs} --time_profiling_path {configs} ' + ' '.join(f'--{k}_path {hw}' for k in ('allreduce_bandwidth_config','p2p_bandwidth_config','overlap_coe','sp_time'))
+    gpu,n,iters = bool(a.gpus),a.nproc,a.train_iters
+    bsz,model = (8 if gpu else 4)*n,f"--hf_config model --mixed_precision {'bf16' if gpu else 'fp32'}"
     return [(what, shlex.split(line)) for what,line in [
-        ('turn text into tokens', f'preprocess-data --input {out}/topics.jsonl --output-prefix {out}/data/topics --append-eod'),
-        (f'measure {n} ranks: collectives, links, overlap', f'profile-hardware --num_gpus_per_node {n} --end_mb {256 if gpu else 4} --output_dir {hw}'),
-        ('measure the layers of the model', f'profile-model {model} --profile_type all --profile_mode static --profile_batch_size {bsz//2} --max_tp_deg {n} --output_dir {configs}'),
-        ('search the fastest plan that fits', f'search {model} --num_nodes 1 --num_gpus_per_node {n} --memory_constraint {24 if gpu else 1} --settle_bsz {bsz} --sp_space tp+sp {profiles} --output_config_path {configs} --log_dir {out}/logs'),
-        ('train with that plan', f'train --nproc {n} {model} --galvatron_config_path {configs}/PLAN --data-path {out}/data/topics_text_document --split 95,5,0 --train_iters {a.train_iters} '
-            f'--lr 3e-3 --min_lr 3e-4 --lr_decay_style cosine --lr_warmup_iters 10 --eval_interval {a.train_iters//3} --eval_iters 8 --save {out}/checkpoint --log_dir {out} --time_limit 600')]]
+        ('turn text into tokens', 'preprocess-data --input topics.jsonl --output-prefix data/topics --append-eod'),
+        (f'measure {n} ranks: collectives, links, overlap', f'profile-hardware --num_gpus_per_node {n} --end_mb {256 if gpu else 4}'),
+        ('measure the layers of the model', f'profile-model {model} --profile_type all --profile_batch_size 8 --max_tp_deg {n}'),
+        ('search the fastest plan that fits', f'search {model} --num_gpus_per_node {n} --memory_constraint {24 if gpu else 1} --settle_bsz {bsz} --sp_space tp+sp'),
+        ('train with that plan', f'train --nproc {n} {model} --galvatron_config_path configs/PLAN --data-path data/topics_text_document --split 95,5,0 --train_iters {iters} --lr 3e-3 '
+            f'--min_lr 3e-4 --lr_decay_style cosine --lr_warmup_iters 10 --eval_interval {max(1, iters//3)} --eval_iters 8 --save checkpoint --log_dir . --time_limit 600')]]
 
 # %% ../nbs/60_cli.ipynb #732e2121
 def write_topics(
@@ -494,11 +498,12 @@ def fresh_folder(out):
     out.mkdir(parents=True)
     return out
 
-def run_step(i, n, what, words):
-    "Run one command in a process of its own; returns its seconds"
+def run_step(out, i, n, what, words):
+    "Run one command in a process of its own, in the folder; returns its seconds"
     print(f'\n[{i}/{n}] {what}\n$ galvatron {shlex.join(words)}', flush=True)
-    start = time.perf_counter()
-    rc = subprocess.run([sys.executable, '-m', 'galvatron', *words]).returncode
+    start,here = time.perf_counter(),str(Path(__file__).resolve().parent.parent) # a checkout need not be installed
+    env = os.environ|{'PYTHONPATH':os.pathsep.join(filter(None, [here, os.environ.get('PYTHONPATH')]))}
+    rc = subprocess.run([sys.executable, '-m', 'galvatron', *words], cwd=out, env=env).returncode
     if rc: raise GalvatronError(f'quickstart: step {i} of {n}, {words[0]}, ended with exit code {rc}; its message is above')
     return time.perf_counter()-start
 
@@ -532,33 +537,37 @@ def as_table(header, rows)->str:
 @command('quickstart', 'Start', 'do it all on this machine: measure, search, train, compare (3 minutes)')
 def quickstart(argv):
     a,*_ = parse('quickstart', argv, QuickstartArgs, about='Measure this machine and a small model, search a plan, train with it, and compare.')
-    start,out,steps = time.perf_counter(),fresh_folder(a.out),quickstart_steps(a)
-    (out/'commands.sh').write_text('')
+    start,out,steps,done = time.perf_counter(),fresh_folder(a.out),quickstart_steps(a),[]
+    (out/'commands.sh').write_text('cd "$(dirname "$0")"\n')
+    (out/'model').mkdir()
+    (out/'model/config.json').write_text(json.dumps(quickstart_model(bool(a.gpus)), indent=2)+'\n')
     print(f"{out}: {write_topics(out/'topics.jsonl'):,} characters of Python's documentation")
-    done = []
     for i,(what,words) in enumerate(steps, 1):
-        if any('PLAN' in w for w in words): words = [w.replace('PLAN', _searched(out)) for w in words]
-        seconds = run_step(i, len(steps), what, words)
-        done.append((what, words, seconds))
-        (out/'commands.sh').write_text(''.join(f'# {w}\ngalvatron {shlex.join(c)}\n' for w,c,_ in done))
-    report(out, done, time.perf_counter()-start)
+        if words[0]=='train': words = [w.replace('PLAN', _searched(out)) for w in words]
+        done.append((what, words, run_step(out, i, len(steps), what, words)))
+        with open(out/'commands.sh', 'a') as f: f.write(f'# {what}\ngalvatron {shlex.join(words)}\n')
+    print(report(out, a.nproc, done))
+    print(f'\n{time.perf_counter()-start:.0f} s. Everything is in {out}: hardware_configs, configs (profiles and the plan), plan.png, metrics.jsonl, checkpoint')
 
 def _searched(out):
     "File name of the plan that the search wrote"
-    found = sorted((Path(out)/'configs').glob('galvatron_config_*.json'))
+    found = sorted((out/'configs').glob('galvatron_config_*.json'))
     if not found: raise GalvatronError(f'{out}/configs: the search wrote no galvatron_config_*.json')
     return found[-1].name
 
 # %% ../nbs/60_cli.ipynb #ce4d781e
-def report(out, done, seconds):
-    "Print the comparison and the commands"
+def report(
+    out, # Folder of a finished quick start
+    ranks:int, # Its ranks
+    done:list, # What for, words and seconds of each command
+)->str:
+    "The comparison and the commands; also draws the plan"
     from galvatron.data.indexed import IndexedDataset, unigram_entropy
     out = Path(out)
-    words = done[-1][1]
-    plan = Plan.load(words[words.index('--galvatron_config_path')+1])
+    plan = Plan.load(out/'configs'/_searched(out))
     records = [json.loads(l) for l in (out/'metrics.jsonl').read_text().splitlines()]
-    rows = comparison(plan, records, int(words[words.index('--seq_length')+1]), unigram_entropy(IndexedDataset(out/'data/topics_text_document')))
-    plan.show(int(words[words.index('--nproc')+1])).figure.savefig(out/'plan.png', bbox_inches='tight', dpi=150)
-    print(f"\n{as_table(('', 'predicted', 'measured'), rows)}\n\nEach step by hand ({out}/commands.sh):")
-    for what,cmd,s in done: print(f'# {what} ({s:.0f} s)\ngalvatron {shlex.join(cmd)}')
-    print(f'\n{seconds:.0f} s. Everything is in {out}: hardware_configs, configs (profiles and the plan), plan.png, metrics.jsonl, checkpoint')
+    seq = json.loads((out/'model/config.json').read_text())['max_position_embeddings']
+    rows = comparison(plan, records, seq, unigram_entropy(IndexedDataset(str(out/'data/topics_text_document'))))
+    plan.show(ranks).figure.savefig(out/'plan.png', bbox_inches='tight', dpi=150)
+    steps = [f'# {what} ({s:.0f} s)\ngalvatron {shlex.join(words)}' for what,words,s in done]
+    return '\n'.join(['', as_table(('', 'predicted', 'measured'), rows), '', f'Each step by hand, in {out} (or all: sh {out}/commands.sh):', *steps])

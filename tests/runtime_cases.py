@@ -1,5 +1,5 @@
 "What several processes show about the runtime, besides that every plan trains the same model"
-import gc, warnings, weakref
+import functools, gc, warnings, weakref
 from collections import Counter
 
 import torch, torch.distributed as dist
@@ -56,25 +56,24 @@ def low_precision():
     plans = [Plan((S(2, dp_type='zero3'), S(4), S(2, ulysses=True), S()), V(2), chunks=2, global_bsz=16),
              Plan((S(dp_type='zero3'), S(4, recompute=True), S(4), S(4)), V(4), chunks=2, global_bsz=16),
              Plan((S(), S(2), S(2, recompute=True), S(dp_type='zero3')), V(2), 2, (3, 1), 'pipedream_flush', 4, 16)]
-    for kind in 'llama', 'gpt':
-        for plan in plans:
-            losses = {}
-            for precision in 'fp32', 'bf16', 'fp16':
-                model = StageModel(spec_of(kind), plan, RunOptions(precision, sequence_parallel=plan.pp_deg==1))
-                pipeline, opt, scaler = Pipeline(model), adamw(model, lr=1e-2), LossScaler(2.**10)
-                losses[precision] = []
-                for step in range(3):
-                    scale = scaler.tensor(model.place.device) if precision=='fp16' else None
-                    losses[precision].append(pipeline.step(rows(model, step), scale).item())
-                    assert all(p.dtype==p.grad.dtype==torch.float32 for p in model.parameters())
-                    if scale is None:
-                        clip_grad_norm(model, 1.)
-                        opt.step()
-                    else: assert scaler.step(model, opt, 1.)[1]
-                    opt.zero_grad()
-            for precision in 'bf16', 'fp16':
-                assert all(abs(a-b)<.02*b for a,b in zip(losses[precision], losses['fp32'])), (kind, str(plan), losses)
-            assert losses['bf16']!=losses['fp32']
+    for kind,plan in zip(('llama', 'gpt', 'gpt'), plans):
+        losses = {}
+        for precision in 'fp32', 'bf16', 'fp16':
+            model = StageModel(spec_of(kind), plan, RunOptions(precision, sequence_parallel=plan.pp_deg==1))
+            pipeline, opt, scaler = Pipeline(model), adamw(model, lr=1e-2), LossScaler(2.**10)
+            losses[precision] = []
+            for step in range(2):
+                scale = scaler.tensor(model.place.device) if precision=='fp16' else None
+                losses[precision].append(pipeline.step(rows(model, step), scale).item())
+                assert all(p.dtype==p.grad.dtype==torch.float32 for p in model.parameters())
+                if scale is None:
+                    clip_grad_norm(model, 1.)
+                    opt.step()
+                else: assert scaler.step(model, opt, 1.)[1]
+                opt.zero_grad()
+        for precision in 'bf16', 'fp16':
+            assert all(abs(a-b)<.02*b for a,b in zip(losses[precision], losses['fp32'])), (kind, str(plan), losses)
+        assert losses['bf16']!=losses['fp32']
 
 def overflow_is_skipped():
     "An infinite gradient on one rank makes every rank skip the step and halve the scale"
@@ -148,8 +147,26 @@ def two_models_at_once():
     pair = [make(p) for p in plans]
     assert [list(l) for l in zip(*([q.step(rows(q.model, i)).item() for q in pair] for i in range(2)))]==alone
 
+def compiled_layers():
+    "Compiled layers compute the same, one graph for each division of the layer, without breaks and without compiling again"
+    import torch._dynamo as dynamo
+    inductor, torch.compile = torch.compile, functools.partial(torch.compile, backend='aot_eager')
+    try:
+        plan = Plan((S(2), S(2, ulysses=True), S(2, recompute=True), S(2)), V(2), chunks=2, global_bsz=8)
+        losses = {}
+        for compile in False, True:
+            pipeline = Pipeline(StageModel(spec_of('llama'), plan, RunOptions('fp64', sequence_parallel=True, compile=compile)))
+            dynamo.utils.counters.clear()
+            losses[compile] = [pipeline.step(rows(pipeline.model)).item() for _ in range(2)]
+            grads = [whole(p.grad) for p in pipeline.model.parameters()]
+            losses[compile].append(sum(g.square().sum() for g in grads).item())
+        stats = dynamo.utils.counters
+        assert not stats['graph_break'] and stats['stats']['unique_graphs']==2, dict(stats)
+        assert all(abs(a-b)<1e-12*b for a,b in zip(losses[True], losses[False])), losses
+    finally: torch.compile = inductor
+
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
-         gathered_inputs_are_not_saved, two_models_at_once]
+         gathered_inputs_are_not_saved, two_models_at_once, compiled_layers]
 
 def run_all():
     import time, traceback

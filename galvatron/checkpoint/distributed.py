@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLoader', 'state_pieces', 'crc_of', 'checksums',
            'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer', 'make_room',
-           'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded', 'show', 'show_text']
+           'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded', 'show', 'show_text', 'verify']
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
 import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
@@ -502,13 +502,23 @@ def show(
 def show_text(
     root, # checkpoint folder
     contents:bool=False, # as in `show`
+    rows:list=None, # what `show` returned, if it was called already
 )->str:
     "The same as lines for a terminal"
-    latest = find_checkpoint(root).name
-    out = []
-    for r in show(root, contents):
+    latest, out = find_checkpoint(root).name, []
+    for r in rows or show(root, contents):
         mark = ' (latest)' if f"iter_{r['iteration']:07d}"==latest else ''
         health = ('; '.join(r['problems'])) or ('whole, contents read' if contents else 'whole')
         how = f"saved {r['saved']} on {r['ranks']} ranks, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
         out.append(f"iteration {r['iteration']}{mark}: {r['bytes']/2**20:,.1f} MiB, {how}: {health}")
     return '\n'.join(out)
+
+# %% ../../nbs/30_checkpoint.distributed.ipynb #eb0dedc3
+def verify(
+    root, # checkpoint folder
+)->str: # what `show_text` says
+    "Read every file of every iteration; GalvatronError if one is damaged"
+    rows = show(root, contents=True)
+    text = show_text(root, True, rows)
+    if any(r['problems'] for r in rows): raise GalvatronError(text)
+    return text

@@ -192,7 +192,7 @@ def exchange_of(
     mine = max(parts, key=len) if me is None else next(c for c in parts if me%n in c)
     if len(mine)==1: return None
     gaps = {y-x for x, y in zip(mine, mine[1:])}
-    group = Group(len(mine), min(gaps)) if len(gaps)==1 and n%len(mine)==0 else Group(n, 1) # unevenly spaced ranks: as slow as their whole block
+    group = Group(len(mine), min(gaps)) if len(gaps)==1 and n%(len(mine)*min(gaps))==0 else Group(n, 1) # unevenly spaced ranks: as slow as their whole block
     if what=='all_gather': return 'all_gather', 1/(b.parts('B')*b.parts('S')*blocks), len(mine), group
     return 'all_to_all', received(a, b, n)/blocks, len(mine), group
 

@@ -1041,7 +1041,7 @@ def analytic_mib(t, form:str, width:int, batch:int, nbytes:int=2)->dict:
     inner = (4 if t.gated else 5 if t.name=='gpt_dec' else 2)*e*f
     out = e*h/res
     keep = (3*e*h+8)/res + attention + inner + out
-    work = max(2*e*f, 2*e*h if form=='sp' and width>1 else 0)
+    work = max(2*e*f + e*h, 2.5*e*h) if form=='sp' and width>1 else 2*e*f
     replay = keep - out + (2*e*h*(1-1/width) + max(2*e*f, 1.5*e*h) if form=='sp' and width>1 else work)
     return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=replay).items()}
 
@@ -1076,9 +1076,9 @@ def analytic(cls:ModelProfile,
             for w in [w for w in widths if t.heads%w==0 and t.ffn%w==0]:
                 for form in ('tp',) if w==1 else FORMS:
                     for b in batches: pts.append(analytic_point(dev, replace(t, seq=s), k, form, w, b, e))
-    last = spec.layer_types[-1]
-    for s in sorted({last.seq, *(seqs or ())}):
-        pts += [p for w in widths for f in (('tp','sp') if w>1 else ('tp',)) for b in batches for p in analytic_ends(dev, last.hidden, max(spec.vocab, 1), s, f, w, b, e)]
+    for kind,t in (('embed',spec.layer_types[0]),('head',spec.layer_types[-1])):
+        for s in sorted({t.seq, *(seqs or ())}):
+            pts += [p for w in widths for f in (('tp','sp') if w>1 else ('tp',)) for b in batches for p in analytic_ends(dev, t.hidden, max(spec.vocab, 1), s, f, w, b, e) if p.kind==kind]
     per_mparam = 28e6/(dev.copy_gbps*1e6) # fused AdamW reads parameter, gradient and two moments in fp32 and writes three of them
     return cls(spec.name, precision, tuple(pts), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                ((1.,per_mparam),(1000.,1000*per_mparam)), dev.name, True, meta=dict(source='formulas and published rates'))

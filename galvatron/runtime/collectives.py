@@ -7,6 +7,7 @@ __all__ = ['start_all_gather', 'start_reduce_scatter', 'copy_in', 'reduce_out', 
            'gather_linears', 'local', 'vocab_embed', 'vocab_cross_entropy', 'Call', 'count_collectives']
 
 # %% ../../nbs/22_runtime.collectives.ipynb #81ded787
+import warnings
 from collections import Counter
 from typing import NamedTuple
 
@@ -172,45 +173,66 @@ def vocab_embed(
     return F.embedding(idx.masked_fill(away, 0), weight).masked_fill_(away[...,None], 0)
 
 # %% ../../nbs/22_runtime.collectives.ipynb #896de92b
-def _blocks(n:int, width:int, chunk:int):
-    "Slices of rows whose temporary has at most 2^24 numbers (64 MiB in float32), or `chunk` rows each"
-    step = chunk or max(1, 2**24//max(1, width))
-    return (slice(i, i+step) for i in range(0, n, step))
+def _lse(z:Tensor, dtype)->Tensor:
+    "Log-sum-exp of each row, computed in `dtype`"
+    top = z.amax(1).to(dtype)
+    return z.to(dtype, copy=True).sub_(top[:,None]).exp_().sum(1).log_().add_(top)
 
-def _columns(first:int, width:int, vocab:int)->int: return min(max(vocab-first, 0), width) # of a rank's columns, how many are real
+def _scaled_softmax_(z:Tensor, lse:Tensor, g:Tensor)->Tensor:
+    "Replace each row by g times its softmax, given its log-sum-exp"
+    return z.copy_(z.to(lse.dtype, copy=True).sub_(lse[:,None]).exp_().mul_(g[:,None]))
 
-def _wide(dtype, fp32:bool): return torch.promote_types(dtype, torch.float32) if fp32 else dtype
+# %% ../../nbs/22_runtime.collectives.ipynb #9a76b356
+_compiled = {} # function -> its compiled form, or itself where compiling failed
 
-def _label_columns(labels, first:int, k:int):
+def _fused(f, z:Tensor, *args):
+    "f(z, *args), as one kernel if `z` is on a GPU"
+    if not z.is_cuda: return f(z, *args)
+    if f not in _compiled: _compiled[f] = torch.compile(f, dynamic=True)
+    try: return _compiled[f](z, *args)
+    except Exception as e:
+        if _compiled[f] is f or isinstance(e, torch.OutOfMemoryError): raise
+        warnings.warn(f'{f.__name__} runs uncompiled, slower and with temporaries: {type(e).__name__}: {str(e).splitlines()[0]}')
+        _compiled[f] = f
+        return f(z, *args)
+
+def _blocks(z:Tensor, chunk:int):
+    "Slices of rows: all where no temporary is made, else `chunk`, by default as many as make 2^26 numbers (256 MiB in float32)"
+    step = chunk or (len(z) if z.is_cuda and _compiled.get(_lse) is not _lse else 2**26//max(1, z.shape[1])) or 1
+    return (slice(i, i+step) for i in range(0, len(z), step))
+
+# %% ../../nbs/22_runtime.collectives.ipynb #41c8505d
+def _real(logits:Tensor, first:int, vocab:int)->Tensor: return logits[:,:min(max(vocab-first, 0), logits.shape[1])]
+
+def _label_columns(labels:Tensor, first:int, k:int):
     "Column of each label among `k` columns from `first` on (any column where it is elsewhere), and whether it is here"
     idx = labels-first
     return idx.clamp(0, k-1)[:,None], (idx>=0)&(idx<k)
 
-# %% ../../nbs/22_runtime.collectives.ipynb #9a76b356
+def _wide(dtype, fp32:bool): return torch.promote_types(dtype, torch.float32) if fp32 else dtype
+
+# %% ../../nbs/22_runtime.collectives.ipynb #c40e3aa4
 def _token_stats(logits, labels, first, vocab, fp32, chunk):
-    "[2, tokens]: log-sum-exp over the real columns `first...` held here, and the label's logit if it is among them, else 0"
-    k = _columns(first, logits.shape[-1], vocab)
+    "[2, tokens]: log-sum-exp over the real columns held here, and the label's logit if it is among them, else 0"
+    z = _real(logits, first, vocab)
     out = logits.new_zeros(2, len(logits), dtype=_wide(logits.dtype, fp32))
-    if k==0: out[0] = -torch.inf
-    for rows in _blocks(len(logits), k, chunk) if k else ():
-        z, (col,here) = logits[rows,:k], _label_columns(labels[rows], first, k)
-        top, at = z.max(1, keepdim=True)
-        out[0,rows] = (top - torch.log_softmax(z, 1, dtype=out.dtype).gather(1, at))[:,0]
-        out[1,rows] = z.gather(1, col)[:,0].to(out.dtype).masked_fill_(~here, 0)
+    out[0] = -torch.inf
+    if not z.shape[1]: return out
+    for rows in _blocks(z, chunk): out[0,rows] = _fused(_lse, z[rows], out.dtype)
+    col, here = _label_columns(labels, first, z.shape[1])
+    out[1] = z.gather(1, col)[:,0].to(out.dtype).masked_fill_(~here, 0)
     return out
 
 # %% ../../nbs/22_runtime.collectives.ipynb #bf47ff42
-def _write_gradient(logits, labels, own_lse, lse, g, first, vocab, chunk):
+def _write_gradient(logits, labels, lse, g, first, vocab, chunk):
     "Replace `logits` by g * (softmax - one-hot), zero in padded columns"
-    k = _columns(first, logits.shape[-1], vocab)
-    logits[:,k:] = 0
-    scale = (g*(own_lse-lse).exp_())[:,None]
-    for rows in _blocks(len(logits), k, chunk) if k else ():
-        z, (col,here) = logits[rows,:k], _label_columns(labels[rows], first, k)
-        p = torch.softmax(z, 1, dtype=lse.dtype)
-        at_label = p.gather(1, col)*scale[rows] - (g[rows]*here)[:,None]
-        torch.mul(p, scale[rows], out=z)
-        z.scatter_(1, col, at_label.to(z.dtype))
+    z = _real(logits, first, vocab)
+    logits[:,z.shape[1]:] = 0
+    if not z.shape[1]: return
+    col, here = _label_columns(labels, first, z.shape[1])
+    at_label = ((z.gather(1, col)[:,0].to(lse.dtype)-lse).exp_()-here.to(lse.dtype)).mul_(g)
+    for rows in _blocks(z, chunk): _fused(_scaled_softmax_, z[rows], lse[rows], g[rows])
+    z.scatter_(1, col, at_label[:,None].to(z.dtype))
 
 # %% ../../nbs/22_runtime.collectives.ipynb #ebf1e2c9
 class _VocabCrossEntropy(torch.autograd.Function):
@@ -221,15 +243,15 @@ class _VocabCrossEntropy(torch.autograd.Function):
         every = own[None] if group is None else _gather(own[None], group, 0)
         lse, target = torch.logsumexp(every[:,0], 0), every[:,1].sum(0)
         ignored, known = labels==ignore_index, (labels>=0)&(labels<vocab)
-        ctx.save_for_backward(logits, labels, own[0], lse, known&~ignored)
+        ctx.save_for_backward(logits, labels, lse, known&~ignored)
         ctx.args = first,vocab,chunk
         return (lse-target).masked_fill_(~known, torch.nan).masked_fill_(ignored, 0)
 
     @staticmethod
     def backward(ctx, g):
-        logits, labels, own_lse, lse, counted = ctx.saved_tensors
+        logits, labels, lse, counted = ctx.saved_tensors
         logits = logits.detach()
-        _write_gradient(logits, labels, own_lse, lse, g*counted, *ctx.args)
+        _write_gradient(logits, labels, lse, g*counted, *ctx.args)
         return logits,*(None,)*6
 
 # %% ../../nbs/22_runtime.collectives.ipynb #b035a087
@@ -241,7 +263,7 @@ def vocab_cross_entropy(
     padded:int=None, # size with padded rows, v times the ranks of the group (default: no padding)
     ignore_index:int=-100, # label of tokens without a loss
     fp32:bool=True, # do the arithmetic in float32 at least; else in the type of the logits
-    chunk:int=0, # rows in one block, 0 for blocks of 64 MiB
+    chunk:int=0, # rows in one block, 0: as many as make no large temporary
 )->Tensor: # [...], the loss of each token, equal on all ranks of the group; 0 where ignored, NaN for a label outside the vocabulary
     "Cross entropy of each token with logits divided by vocabulary. The logits must not be used after the backward pass. GalvatronError if their width is not the shard's"
     n, padded = 1 if group is None else group.size(), padded or vocab

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['init_distributed', 'end_with_parent', 'RankError', 'free_port', 'run_ranks', 'torchrun_arguments', 'interface_to',
-           'torchrun', 'LaunchArgs', 'is_rank', 'relaunch']
+           'torchrun', 'visible_gpus', 'LaunchArgs', 'is_rank', 'relaunch']
 
 # %% ../../nbs/28_runtime.launch.ipynb #3dea3a85
 import faulthandler, importlib, os, pickle, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
@@ -94,7 +94,7 @@ def _leave():
 # %% ../../nbs/28_runtime.launch.ipynb #76157c46
 def _start(job:Path, spec:dict):
     "Start all ranks, forked after one import, or as fresh processes where there is a GPU; rank by process id"
-    if os.path.exists('/dev/nvidia0') or not hasattr(os, 'fork'):
+    if list(Path('/dev').glob('nvidia[0-9]*')) or not hasattr(os, 'fork'):
         return {subprocess.Popen([sys.executable, '-m', 'galvatron.runtime.launch', str(job), str(r)]).pid:r for r in range(spec['nproc'])}
     _load(spec['target'])
     if spec['init']: import torch.distributed # noqa: F401
@@ -281,6 +281,12 @@ def torchrun(
         _kill_tree(p)
         for s,h in old.items(): signal.signal(s, h)
 
+# %% ../../nbs/28_runtime.launch.ipynb #6852f7b4
+def visible_gpus()->int:
+    "GPUs that PyTorch would use, without importing it"
+    there, chosen = len(list(Path('/dev').glob('nvidia[0-9]*'))), os.environ.get('CUDA_VISIBLE_DEVICES')
+    return there if chosen is None else min(there, len([c for c in chosen.split(',') if c.strip()]))
+
 # %% ../../nbs/28_runtime.launch.ipynb #fc8998b9
 def _env(name, kind=int): return field(default_factory=lambda: kind(os.environ[name]) if os.environ.get(name) else None)
 
@@ -296,7 +302,7 @@ class LaunchArgs:
     time_limit:float|None=None # Seconds after which everything is ended
 
     def __post_init__(self):
-        if self.nproc is None: self.nproc = len([p for p in Path('/dev').glob('nvidia[0-9]*')]) or 1
+        if self.nproc is None: self.nproc = visible_gpus() or 1
         self.num_nodes, self.node_rank, self.master_addr = self.num_nodes or 1, self.node_rank or 0, self.master_addr or '127.0.0.1'
         if self.nproc<1 or self.num_nodes<1: raise GalvatronError(f'nproc {self.nproc} and num_nodes {self.num_nodes} must be at least 1')
         if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')

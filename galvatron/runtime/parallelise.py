@@ -231,7 +231,7 @@ def open_region(
         x = args[0] if args else kwargs.pop('hidden_states')
         y = context.enter(x)
         reseed(context, inside=True)
-        if not keep_slice or torch.compiler.is_compiling() or not torch.is_grad_enabled(): return forward(y, *args[1:], **kwargs)
+        if torch.compiler.is_compiling() or not (keep_slice and torch.is_grad_enabled()): return forward(y, *args[1:], **kwargs)
         context.note = note = GatheredInput(x, y, context.tp_group)
         with torch.autograd.graph.saved_tensors_hooks(note.pack, note.unpack): return forward(y, *args[1:], **kwargs)
     module.forward = region
@@ -339,7 +339,7 @@ def fuse_norms(
     "Compute every root-mean-square norm of a module in one operation"
     for m in module.modules():
         if type(m).__name__.endswith('RMSNorm') and hasattr(m, 'variance_epsilon'):
-            m.forward = functools.partial(_rms_norm, m)
+            m.forward = types.MethodType(_rms_norm, m) # a method, not a partial: the compiler would see another function in every layer
 
 def _rms_norm(m, x): return F.rms_norm(x, (x.shape[-1],), m.weight.to(x.dtype), m.variance_epsilon)
 

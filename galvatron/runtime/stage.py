@@ -6,7 +6,7 @@
 __all__ = ['COMPUTE', 'REST', 'initialise', 'Embed', 'Head', 'end_rule', 'WorkingCopies', 'Unit', 'StageModel', 'GlobalParameter']
 
 # %% ../../nbs/24_runtime.stage.ipynb #7e3fa10b
-import copy
+import copy, weakref
 from typing import NamedTuple
 
 import torch
@@ -101,7 +101,8 @@ class WorkingCopies:
     def _make(self, p):
         w = torch.empty_like(_plain(p), dtype=self.dtype).requires_grad_(p.requires_grad)
         w.untyped_storage().resize_(0)
-        if p.requires_grad: w.register_post_accumulate_grad_hook(lambda w: self._add(p, w))
+        mine = weakref.ref(self)                     # the garbage collector does not see a cycle through a hook of autograd
+        if p.requires_grad: w.register_post_accumulate_grad_hook(lambda w: mine()._add(p, w))
         return w
 
     def _add(self, p, w):
