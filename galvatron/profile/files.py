@@ -1076,9 +1076,9 @@ def analytic(cls:ModelProfile,
             for w in [w for w in widths if t.heads%w==0 and t.ffn%w==0]:
                 for form in ('tp',) if w==1 else FORMS:
                     for b in batches: pts.append(analytic_point(dev, replace(t, seq=s), k, form, w, b, e))
-    last = spec.layer_types[-1]
-    for s in sorted({last.seq, *(seqs or ())}):
-        pts += [p for w in widths for f in (('tp','sp') if w>1 else ('tp',)) for b in batches for p in analytic_ends(dev, last.hidden, max(spec.vocab, 1), s, f, w, b, e)]
+    for kind,t in (('embed',spec.layer_types[0]),('head',spec.layer_types[-1])):
+        for s in sorted({t.seq, *(seqs or ())}):
+            pts += [p for w in widths for f in (('tp','sp') if w>1 else ('tp',)) for b in batches for p in analytic_ends(dev, t.hidden, max(spec.vocab, 1), s, f, w, b, e) if p.kind==kind]
     per_mparam = 28e6/(dev.copy_gbps*1e6) # fused AdamW reads parameter, gradient and two moments in fp32 and writes three of them
     return cls(spec.name, precision, tuple(pts), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                ((1.,per_mparam),(1000.,1000*per_mparam)), dev.name, True, meta=dict(source='formulas and published rates'))

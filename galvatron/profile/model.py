@@ -235,8 +235,8 @@ def depth_row(r:Rank, batch:int, seq:int, do:set, budget_ms:float, step:bool=Tru
     tokens,row = r.tokens(batch, seq),dict(layers=[n], batch=batch, seq=[seq])
     run = lambda: r.model(None, seq, tokens, tokens, 1/tokens.numel())
     if 'time' in do:
-        once_ms([run], device)
-        reps = int(min(10, max(3, budget_ms/max(once_ms([run], device)[0], 1e-3))))
+        once_ms([run]*2, device)
+        reps = int(min(40, max(5, 4*budget_ms/max(once_ms([run], device)[0], 1e-3))))
         row['forward_ms'],row['spread'] = median_spread(once_ms([run]*reps, device))
     if 'memory' in do: row |= _depth_memory(r, run)
     if 'time' in do and step: row |= _optimizer_row(r, run, budget_ms)

@@ -23,7 +23,7 @@ from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight,
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy
 from ..profile.files import HardwareProfile, ModelProfile, hardware_files, read_json
-from .solve import Chain, Solution, edge_bounds, even_division, least_budget, prefix_suffix, prepare, solve, standard_paths
+from .solve import Chain, Solution, edge_bounds, least_budget, prefix_suffix, prepare, slowest_stage, solve, standard_paths
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
 
@@ -136,7 +136,8 @@ class Table:
     def __post_init__(self):
         self.cache = {}                                                         # shared by all chains of this table
         self.prices = [np.ascontiguousarray(x[..., self.i]) for x in self.sheet.recall('prices', self.sheet.prices)]
-        self.possible = np.isfinite(self.prices[0]).all(-1).any(1).all()
+        self.usable = np.isfinite(self.prices[0]).all(-1)                       # [T, K]
+        self.possible = self.usable.any(1).all()
 
     @property
     def micro(self): return int(self.sheet.micros[self.i])
@@ -235,7 +236,7 @@ def numbers_of(self:Engine, table, kind, chunks):
     pp = table.sheet.pp
     if kind=='gpipe':
         layers = -(-self.spec.n_layers//pp)
-        least = min(table.prices[2][t][np.isfinite(table.prices[0][t]).all(-1)].min() for t, _ in self.runs)
+        least = min(table.prices[2][t][table.usable[t]].min() for t, _ in self.runs)
         return [m for m in chunks if m*layers*least <= self.budget], []
     if pp==1: return sorted({*chunks[:1], chunks[-1]}), []
     keep = [m for i, m in enumerate(chunks) if m<2*pp or i>=len(chunks)-2]
@@ -265,10 +266,10 @@ def mean_path(pp, chunks, kind):
 def first_bound(self:Engine, table, chunks, kind) -> float: # ms a sample
     "What no plan of a family can beat, memory aside"
     W, _ = mean_path(table.sheet.pp, chunks, kind)
-    least = np.where(np.isfinite(table.prices[0]).all(-1)[..., None], np.nan_to_num(table.prices[0], posinf=0.0)@W.T, np.inf).min((1, 2))
+    layers = sum(n*(table.prices[0][t][table.usable[t]]@W.T).min() for t, n in self.runs)
     fixed, ends = table.sheet.shared()[:, table.i], table.recall_ends()
     once = (W@fixed).sum() + W[0]@ends[0, :4] + W[-1]@ends[1, :4]
-    return float(once + sum(n*least[t] for t, n in self.runs))/(table.micro*chunks)
+    return float(once + layers)/(table.micro*chunks)
 
 @patch
 def recall_ends(self:Table):
@@ -358,15 +359,16 @@ def refine(self:Engine, level, what):
 
 @patch
 def bound_left_out(self:Engine, best) -> float: # ms a sample
-    "What no plan with a number of micro-batches that was left out can beat: its slowest stage is busy all the time"
-    out = np.inf
-    for table, kind, left in self.left_out:
-        pp, each = table.sheet.pp, np.array([1.0, 1.0, 0.0, 0.0])
-        if sum(n*(table.prices[0][t]@each).min() for t, n in self.runs)/pp/table.micro >= best: continue
-        edges = edge_bounds(table.chain(max(left), kind), np.tile(each, (1, pp, 1)))[0]
-        cuts = even_division(edges)
-        if cuts: out = min(out, max(e[l, r] for e, l, r in zip(edges, cuts, cuts[1:]))/table.micro)
-    return out
+    "What no plan with a number of micro-batches that was left out can beat"
+    each = np.array([1.0, 1.0, 0.0, 0.0])
+    def loose(table): return sum(n*(table.prices[0][t][table.usable[t]]@each).min() for t, n in self.runs)/table.sheet.pp/table.micro
+    def slowest(table, kind, left, v=None): return slowest_stage(table.chain(max(left), kind, v), best*table.micro)/table.micro
+    def silent(table, kind, left, v):
+        chain, most = table.chain(max(left), kind, v), max(left)*table.micro
+        return solve(replace(chain, wire=0*chain.wire), best*most).bound/most
+    close = [f for f in self.left_out if loose(f[0]) < best and slowest(*f) < best]
+    bounds = ((slowest(*f, v), f, v) for f in close for v in f[0].vocabularies)
+    return min((max(b, silent(*f, v)) if b<best else b for b, f, v in bounds), default=np.inf)
 
 # %% ../../nbs/12_search.engine.ipynb #e914a892
 @dataclass(eq=False)
