@@ -94,11 +94,12 @@ def _tensor(s, layer, per_token, group, sp, regather):
     if sp: add(enter, regions, 'forward')
     add(leave, regions, 'forward')
     add('reduce_scatter' if sp else 'all_reduce', regions, 'backward')
-    if sp: add('all_gather', 2*regions if regather else regions, 'backward')
+    if sp: add('all_gather', regions, 'backward')
+    if sp and regather: add('all_gather', regions, 'beside')
     if layer.cross_seq:
         c = layer.cross_seq*per_token
         if sp: add('all_gather', 1, 'forward', c); add('reduce_scatter', 1, 'backward', c)
-        if sp and regather: add('all_gather', 1, 'backward', c)
+        if sp and regather: add('all_gather', 1, 'beside', c)
         if not sp: add('all_reduce', 1, 'backward', c)
     if s.recompute:
         if sp: add(enter, regions, 'recompute')
@@ -112,11 +113,11 @@ def ulysses_kv_heads(layer:LayerType, width:int) -> int:
     return layer.kv_heads if layer.kv_heads%width==0 else int(np.lcm(layer.kv_heads, width))
 
 def _ulysses(s, layer, batch, e, group):
-    "Four exchanges each way: q and the output carry all heads, k and v the key-value heads"
+    "Two exchanges each way: q, k and v together, and the output"
     per_head = batch*layer.head_dim*e/s.width
-    q, kv = layer.seq*layer.heads*per_head, (layer.cross_seq or layer.seq)*ulysses_kv_heads(layer, s.width)*per_head
+    q, kv = layer.seq*layer.heads*per_head, layer.seq*ulysses_kv_heads(layer, s.width)*per_head
     phases = ('forward', 'backward') + (('recompute',) if s.recompute else ())
-    return [Collective('all_to_all', nbytes, group, 2, p) for p in phases for nbytes in (q, kv)]
+    return [Collective('all_to_all', nbytes, group, 1, p) for p in phases for nbytes in (q+2*kv, q)]
 
 # %% ../../nbs/06_cost.communication.ipynb #e33d5aa6
 def parameter_collectives(

@@ -70,19 +70,19 @@ class LayerCost:
 def add_messages(
     cost:LayerCost, # To add to: the terms of exposed gathers and reductions
     s:LayerStrategy, # Strategy
-    messages:list, # Parameter collectives of the layer
+    messages:list, # Those beside the backward, then the parameter collectives of the layer
     forward:float, # Arithmetic of one forward, ms
     backward:float, # Arithmetic of one backward with recomputation, ms
     setting:Setting,
 ):
-    "Exposed time of parameter gathers and gradient reductions"
+    "Exposed time of what runs beside arithmetic"
     hw, under = setting.hardware, []
     for m in messages: # in the order of issue: those under the backward queue up behind one another
-        gather, base = m.phase!='reduce', forward if m.phase=='gather_forward' else backward
+        base = forward if m.phase=='gather_forward' else backward
         before = overlapped(base, under)
         mine = [*under, (m.ms(hw), hw.slowdown(m.op))]
         terms = getattr(cost, part_of(m, s, setting.options))
-        name = 'parameter gather' if gather else 'gradient reduce'
+        name = {'reduce': 'gradient reduce', 'beside': 'tensor parallel'}.get(m.phase, 'parameter gather')
         terms[name] = terms.get(name, 0.0) + overlapped(base, mine) - before
         if m.phase!='gather_forward': under = mine
 
@@ -135,7 +135,8 @@ def _layer_cost(s, k, setting):
     if waited: cost.forward[wire], cost.backward[wire] = wait('forward'), wait('backward')
     if s.recompute: cost.backward['recompute'] = again + wait('recompute')
     params = t.local_params(s.tp)
-    add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward+again, setting)
+    beside = [c for c in waited if c.phase=='beside']
+    add_messages(cost, s, beside + parameter_collectives(s, params, setting.stage_size, o), forward, backward+again, setting)
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
     _add_layer_memory(cost, s, k, batch, setting)
     add_states(cost, s, params, setting)

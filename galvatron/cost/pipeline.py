@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'STEP_SYNCS', 'CONTEXT_MIB', 'RESERVE', 'actions', 'in_flight', 'Event', 'timeline',
-           'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices', 'borders',
-           'message_bytes', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib',
-           'StagePrediction', 'Prediction', 'predict']
+           'Svg', 'at', 'above', 'text_at', 'ticks', 'draw_timeline', 'pipeline_ms', 'Pricer', 'stage_fixed',
+           'add_cost', 'stage_cost', 'type_indices', 'borders', 'message_bytes', 'message_ms', 'boundary_ms',
+           'rank_messages', 'stage_units', 'context_mib', 'StagePrediction', 'Prediction', 'predict']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 from collections import Counter
@@ -81,24 +81,51 @@ def timeline(
     return events + [Event(i, 'U', 0, free[i], free[i]+finish[i]) for i in range(pp)]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #531857f3
-TIMELINE_COLOURS = {'F': '#7aa6d6', 'B': '#e0a458', 'U': '#8a8a8a'}
+class Svg:
+    "A drawing of known size; notebooks show it"
+    def __init__(self, body:str, width:float, height:float): self.body, self.width, self.height = body, width, height
+    def __str__(self): return f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" height="{self.height:.0f}" font-family="sans-serif" font-size="10">{self.body}</svg>'
+    def __repr__(self): return f'drawing {self.width:.0f} x {self.height:.0f}'
+    def _repr_svg_(self): return str(self)
+
+def at(x:float, y:float, drawing:Svg) -> str:
+    "A drawing moved to a place in another"
+    return f'<g transform="translate({x:.1f},{y:.1f})">{drawing.body}</g>'
+
+def above(*drawings) -> Svg:
+    "Drawings one below the other"
+    tops = np.cumsum([0]+[d.height for d in drawings])
+    return Svg(''.join(at(0, y, d) for y, d in zip(tops, drawings)), max(d.width for d in drawings), tops[-1])
+
+def text_at(x:float, y:float, text, anchor:str='middle', more:str='') -> str:
+    text = str(text).replace('&', '&amp;').replace('<', '&lt;')
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{text}</text>'
+
+def ticks(most:float, n:int=5) -> list:
+    "Round numbers from zero to `most`, about `n` of them"
+    step = 10**np.floor(np.log10(most/n)) if most>0 else 1
+    step *= next(k for k in (1, 2, 5, 10) if most/(k*step)<=n)
+    return [step*i for i in range(int(most/step)+1)]
+
+# %% ../../nbs/08_cost.pipeline.ipynb #3b0ea526
+TIMELINE_COLOURS = {'F': '#7aa6d6', 'B': '#e0a458', 'U': '#8a8a8a'} # forward, backward, what follows
 
 def draw_timeline(
     events:list, # From the timeline
-    ax=None, # Matplotlib axes (default: a new figure)
-    title:str='', # Above the picture
-):
-    "Draw a timeline: one row a stage, one bar an action"
-    import matplotlib.pyplot as plt
-    if ax is None: _, ax = plt.subplots(figsize=(6, 3), dpi=100)
+    title:str = '', # Above the picture
+    width:float = 620, # Of the picture
+) -> Svg:
+    "Draw a timeline: one row a stage, one bar an action, its micro-batch inside where there is room"
+    span, rows, left, high = max(e.end for e in events), max(e.stage for e in events)+1, 50, 20
+    x, out = lambda ms: left+(width-left-10)*ms/span, [text_at(width/2, 12, title)]
+    for i in range(rows): out.append(text_at(left-6, 31+high*i, i, 'end'))
+    out.append(text_at(14, 22+high*rows/2, 'stage', 'middle', f'transform="rotate(-90 14 {22+high*rows/2})"'))
     for e in events:
-        ax.barh(e.stage, e.end-e.begin, left=e.begin, height=0.85, color=TIMELINE_COLOURS[e.kind], edgecolor='white', linewidth=0.4)
-    span, rows = max(e.end for e in events), max(e.stage for e in events)+1
-    if len(events)<=120:
-        for e in events:
-            if e.kind!='U' and e.end-e.begin > span/60: ax.text((e.begin+e.end)/2, e.stage, e.micro, ha='center', va='center', fontsize=7)
-    ax.set(yticks=range(rows), ylabel='stage', xlabel='ms', title=title); ax.invert_yaxis()
-    return ax
+        out.append(f'<rect x="{x(e.begin):.1f}" y="{18+high*e.stage}" width="{max(x(e.end)-x(e.begin)-0.5, 0.2):.1f}" height="{high-2}" fill="{TIMELINE_COLOURS[e.kind]}"/>')
+        if e.kind!='U' and x(e.end)-x(e.begin)>7*len(str(e.micro)): out.append(text_at((x(e.begin)+x(e.end))/2, 31+high*e.stage, e.micro))
+    base = 20+high*rows
+    for t in ticks(span): out.append(text_at(x(t), base+14, f'{t:g}' if t else '0 ms'))
+    return Svg(''.join(out), width, base+20)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #9311b1fb
 def pipeline_ms(
@@ -423,7 +450,8 @@ def _frame(stages):
     import pandas as pd
     d = pd.DataFrame(stages).T.fillna(0.0).astype(float)
     d.columns = [f'stage {i}' for i in range(len(stages))]
-    return d[(d.abs()>1e-9).any(axis=1)]
+    last = [t for t in ('allocator reserve', 'context', 'pipeline wait') if t in d.index]
+    return d.loc[[t for t in d.index if t not in last and d.loc[t].abs().max()>1e-9] + last]
 
 @patch(as_prop=True)
 def sources(self:Prediction) -> dict:

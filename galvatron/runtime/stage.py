@@ -290,8 +290,8 @@ def finish_gradients(self:StageModel):
         if g.rule.partial and g.param.grad is not None: shares.setdefault(g.unit.context.tp_group, []).append(_plain(g.param.grad))
     for group,grads in shares.items(): _sum_together(grads, group)
     if self.spec.tied: self._add_tied()
-    if any(u.copies for u in self.units):
-        for u in self.units: u.copies and u.copies.release()
+    for u in self.units:
+        if u.copies: u.copies.release()
 
 def _sum_together(tensors, group):
     "All-reduce several tensors in one message"
@@ -302,7 +302,7 @@ def _sum_together(tensors, group):
 @patch
 def _add_tied(self:StageModel):
     "Add the gradients of the two uses of a tied embedding"
-    uses = [p for u,n in ((self.units[0], 'tokens'), (self.units[-1], 'output')) for p in [getattr(getattr(u.module, n, None), 'weight', None)] if p is not None]
+    uses = [self.units[0].module.tokens.weight]*self.place.first + [self.units[-1].module.output.weight]*self.place.last
     grads = [_plain(p.grad) for p in dict.fromkeys(uses)]
     if len(grads)==2:
         grads[0].add_(grads[1])
