@@ -38,7 +38,7 @@ class Config:
     vocab:VocabStrategy # Embedding and head
 
     @property
-    def micro(self): return self.bsz//self.chunks
+    def family(self): return self.bsz, self.chunks, self.pp, self.kind
 
     def __str__(self):
         v = self.vocab
@@ -208,10 +208,31 @@ class Engine:
 FIRST_SHEET = 32 # largest micro-batch of the first sheet
 
 @patch
+def recommended_start(self:Engine) -> int:
+    "Smallest batch of a sweep with `recommend_min_bsz`: 0.35 of the least and 0.65 of the largest of what three plain plans hold in one micro-batch"
+    def holds(space, bsz):
+        a = replace(self.args, search_space=space, settle_bsz=bsz, settle_chunk=1, fine_grained_mode=1, pin=[], recommend_min_bsz=0)
+        return Engine(self.spec, self.hardware, self.profile, a).leanest()[0] <= self.args.memory_mib
+    sizes, most = list(batches(replace(self.args, settle_bsz=-1))), []
+    for space in ('dp', 'sdp', 'tp'):
+        low, high = 0, len(sizes)
+        while low<high:                         # the number of batches that fit
+            mid = (low+high)//2
+            low, high = (mid+1, high) if holds(space, sizes[mid]) else (low, mid)
+        most.append(sizes[low-1] if low else 0)
+    step = self.args.bsz_scale
+    return max(int(0.35*min(most)+0.65*max(most))//step*step, step)
+
+@patch
+def sweep(self:Engine):
+    "Batches to try"
+    return batches(replace(self.args, min_bsz=self.recommended_start()) if self.args.recommend_min_bsz and self.args.settle_bsz<=0 else self.args)
+
+@patch
 def cuts(self:Engine) -> dict: # micro-batch: ascending numbers of them
     "All ways to cut a batch of the space"
     out = {}
-    for bsz in batches(self.args):
+    for bsz in self.sweep():
         for chunks in chunk_counts(self.args, bsz): out.setdefault(bsz//chunks, []).append(chunks)
     return {m: sorted(out[m]) for m in sorted(out)}
 
@@ -285,10 +306,9 @@ def second_bound(chain:Chain) -> float: # ms
 # %% ../../nbs/12_search.engine.ipynb #a8da6304
 @dataclass(eq=False)
 class Found:
-    "The best plan of a configuration"
+    "The best plan of a family"
     config:Config
     ms:float # Iteration time
-    bound:float # No plan of this configuration is faster
     plan:Plan
 
     @property
@@ -325,7 +345,7 @@ class Uniform:
 # %% ../../nbs/12_search.engine.ipynb #e6910beb
 @patch
 def run(self:Engine, keep:int=1) -> list: # of Found, best first
-    "Best-first search: the best plans of the `keep` best configurations"
+    "Best-first search: the best plans of the `keep` best families"
     self.left_out, self.found, self.lost, tick = [], {}, np.inf, count()
     queue = [(self.first_bound(*f), 0, next(tick), f) for f in self.families()]
     self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
@@ -338,25 +358,28 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
             sketched.append((bound, n, *what))
             self.attempt('sketch', *sketched[-1], keep)
     for job in sorted(sketched, key=lambda j: j[:2]):
-        if job[0] < self.cap(keep, but=job[2]): self.attempt('prove', *job, keep)
+        if job[0] < self.cap(keep, job[2]): self.attempt('prove', *job, keep)
     best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
     return best
 
 @patch
-def cap(self:Engine, keep, but=None) -> float: # ms a sample
-    "What a configuration has to beat: the worst of the best so far, without its own"
-    times = sorted(f.per_sample for c, f in self.found.items() if c!=but)
-    return times[keep-1] if len(times)>=keep else np.inf
+def cap(self:Engine, keep, c=None) -> float: # ms a sample
+    "What a configuration has to beat: the best of its own family, and the last of the best other families"
+    own = self.found.get(c.family) if c else None
+    times = sorted(f.per_sample for f in self.found.values() if f is not own)
+    return min(times[keep-1] if len(times)>=keep else np.inf, own.per_sample if own else np.inf)
 
 @patch
 def attempt(self:Engine, how, bound, n, c, problem, keep):
     "Sketch or prove a configuration, and remember what came of it"
     t = time.perf_counter()
-    s = getattr(problem, how)(self.cap(keep, but=c)*c.bsz)
+    own = self.found.get(c.family)
+    cap = self.cap(keep, None if own and own.config==c else c)
+    s = getattr(problem, how)(cap*c.bsz)
     self.log.append((c, how, bound*c.bsz, s, time.perf_counter()-t))
     if how=='prove': self.lost = min(self.lost, s.bound/c.bsz)
-    if s.layers: self.found[c] = Found(c, s.ms, s.bound, self.plan_of(c, s))
+    if s.layers and (own is None or s.ms/c.bsz < own.per_sample): self.found[c.family] = Found(c, s.ms, self.plan_of(c, s))
 
 @patch
 def refine(self:Engine, level, what):
@@ -419,7 +442,7 @@ def search(
 @patch
 def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
     "The plan that needs least memory, at the smallest batch"
-    small = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batches(self.args)[0]))
+    small = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batches(self.args)[0], recommend_min_bsz=0))
     best, at = np.inf, None
     small.left_out = []
     for table, chunks, kind in small.families():
@@ -617,20 +640,21 @@ def reasons(r:SearchResult) -> list:
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
     out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
-        out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {compare(r.prediction, r.predict(f.plan))}")
+        p = r.predict(f.plan)
+        out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #e37a6a81
 def report(r:SearchResult) -> str:
     "Everything a search has to say"
     e, a = r.engine, r.engine.args
-    b = batches(a)
+    b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
              f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:.2f} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
-    lines += [f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {r.seconds:.2f} s; ' + (f'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.3f} % from the optimum')]
+    lines += [f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {r.seconds:.2f} s; ' + ('nothing fits' if r.plan is None else 'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.2g} % from the optimum')]
     lines += final_lines(r) + reasons(r) if r.plan else ['No valid configuration found.']
     return '\n'.join(lines)
 
