@@ -30,6 +30,27 @@ class PlanError(GalvatronError):
         super().__init__(f'{where}: {vs[0]}' if len(vs)==1 else '\n  - '.join([f'{where}: {len(vs)} violations', *vs]))
     def __reduce__(self): return PlanError, (self.violations, self.where)
 
+# %% ../nbs/00_plan.ipynb #d7086adb
+def _where(idx, entry='layer'):
+    "`layer 3`, `layers 0-3, 7`"
+    runs = [[o for _,o in g] for _,g in groupby(enumerate(idx), lambda o: o[1]-o[0])]
+    return f"{entry}{'s' if len(idx)>1 else ''} "+', '.join(f'{r[0]}-{r[-1]}' if len(r)>1 else str(r[0]) for r in runs)
+
+def _grouped(found, entry='layer'):
+    "Messages out of (key, index, text); entries of which the same is said share one"
+    places = {}
+    for key,i,text in found: places.setdefault((key, text), []).append(i)
+    return [f'{key}, {_where(idx, entry)}: {text}' for (key,text),idx in places.items()]
+
+# %% ../nbs/00_plan.ipynb #27f883c2
+def _divisors(n):
+    low = [i for i in range(1, math.isqrt(n)+1) if n%i==0] if n>0 else []
+    return low+[n//i for i in low[::-1] if i*i!=n]
+
+def _allowed(xs):
+    xs = list(map(str, xs))
+    return f"(allowed: {', '.join(xs if len(xs)<=12 else [*xs[:11], '…', xs[-1]]) or 'none'})"
+
 # %% ../nbs/00_plan.ipynb #f95593cd
 DP_TYPES = 'ddp','zero2','zero3'
 PIPELINE_TYPES = 'gpipe','pipedream_flush'
@@ -106,6 +127,9 @@ class VocabStrategy:
     embed_sdp:bool=False # ZeRO-3 in place of the default data parallelism (`embed_sdp`)
     def __post_init__(self):
         if self.width==1: object.__setattr__(self, 'ulysses', False)
+    def dp(self, stage_size:int)->int:
+        "Number of groups that work on different samples, in a stage of `stage_size` ranks"
+        return stage_size//self.width
     def layer(self, default_dp_type:str='ddp')->LayerStrategy:
         "The same as a strategy of a layer"
         return LayerStrategy(self.width, self.ulysses, dp_type='zero3' if self.embed_sdp else default_dp_type)
@@ -162,7 +186,7 @@ def stage_layers(self:Plan, stage:int)->range:
 @patch
 def stage_of(self:Plan, layer:int)->int:
     "Stage of a layer"
-    return next(i for i in range(self.pp_deg) if layer in self.stage_layers(i))
+    return next((i for i in range(len(self.pp_division)) if layer in self.stage_layers(i)), self.pp_deg-1)
 
 # %% ../nbs/00_plan.ipynb #c92106ac
 @patch
@@ -252,12 +276,15 @@ def _unique(pairs):
 # %% ../nbs/00_plan.ipynb #91badd61
 def parse_json(text:str)->dict:
     "The object in `text`, JSON with `//` comments; raises `PlanError` with line and column if there is none"
-    clean = _string_or_comment.sub(lambda m: m[0] if m[0][0]=='"' else ' '*len(m[0]), text)
+    clean = _string_or_comment.sub(lambda m: m[0] if m[0][0]=='"' else ' '*len(m[0]), text.replace('\ufeff', ' ', 1))
     try: d = json.loads(clean, object_pairs_hook=_unique)
     except json.JSONDecodeError as e:
         comma = clean[e.pos:e.pos+1] in ('}',']') and clean[:e.pos].rstrip()[-1:]==','
         comma = comma or 'trailing comma' in e.msg.lower()
         raise PlanError([f"not JSON, line {e.lineno} column {e.colno}: {'a comma before the closing bracket' if comma else e.msg}"]) from None
+    except (ValueError, RecursionError) as e:
+        if isinstance(e, PlanError): raise
+        raise PlanError([f'not JSON that can be read: {e}']) from None
     if not isinstance(d, dict): raise PlanError([f'the file holds a {type(d).__name__}, and a plan is an object: {{"pp_deg": …}}'])
     return d
 
@@ -285,12 +312,12 @@ def numbers(self:_Reader, key, n=None, allowed=None, entry='layer'):
     if not isinstance(x, str):
         self.bad.append(f'{key}: {json.dumps(x)} is not a string of whole numbers joined by commas, such as "2,2,1"')
         return None
-    parts = x.split(',')
-    for i,p in enumerate(parts):
-        if p.strip()=='' : self.bad.append(f'{key}, {entry} {i}: empty entry' + (', the string ends with a comma' if i==len(parts)-1 and i else ''))
-        elif not re.fullmatch(r'\s*-?\d+\s*', p): self.bad.append(f'{key}, {entry} {i}: {p.strip()!r} is not a whole number')
-        elif allowed and int(p) not in allowed:
-            self.bad.append(f"{key}, {entry} {i}: {int(p)} is not allowed (allowed: {', '.join(map(str, allowed))})")
+    parts = [p.strip() for p in x.split(',')]
+    def fault(i, p):
+        if not p: return 'empty entry' + (', the string ends with a comma' if i==len(parts)-1 and i else '')
+        if not re.fullmatch(r'-?\d{1,9}', p): return f'{p!r} is not a whole number'
+        if allowed and int(p) not in allowed: return f'{int(p)} is not allowed {_allowed(allowed)}'
+    self.bad += _grouped(((key,i,m) for i,p in enumerate(parts) if (m := fault(i, p))), entry)
     if n is not None and len(parts)!=n: self.bad.append(f'{key}: {len(parts)} entries, but tp_sizes_enc has {n}, one for each layer')
     return None if len(self.bad)>start else tuple(int(p) for p in parts)
 
@@ -314,8 +341,7 @@ def lacking(self:_Reader):
     "Note degrees of context or expert parallelism other than 1"
     why = 'is not supported: context and expert parallelism are read, but only degree 1 runs (allowed: 1)'
     for k in ONLY_ONE[0]:
-        for i,x in enumerate((self.numbers(k) if k in self.d else None) or ()):
-            if x!=1: self.bad.append(f'{k}, layer {i}: {x} {why}')
+        self.bad += _grouped((k, i, f'{x} {why}') for i,x in enumerate((self.numbers(k) if k in self.d else None) or ()) if x!=1)
     if self.d.get('vcp', 1)!=1: self.bad.append(f"vcp: {json.dumps(self.d['vcp'])} {why}")
     if self.d.get('is_moe_model'): self.bad.append(f"is_moe_model: {json.dumps(self.d['is_moe_model'])} is not supported (allowed: 0)")
 
@@ -328,8 +354,8 @@ def layers(self:_Reader, default_dp_type):
     got = {k:self.numbers(k, n, (0,1)) for k in FLAG_LISTS if k in self.d}
     if n is None: return None
     consec,zero3,sp,ckpt = (got.get(k) or ((1 if k=='tp_consecutive_flags' else 0),)*n for k in FLAG_LISTS)
-    for i,(w,c,u) in enumerate(zip(widths, consec, sp)):
-        if u and w>1 and not c: self.bad.append(f'tp_consecutive_flags, layer {i}: 0 with use_sp 1, but Ulysses groups are neighbours (allowed: 1)')
+    self.bad += _grouped(('tp_consecutive_flags', i, '0 with use_sp 1, but Ulysses groups are neighbours (allowed: 1)')
+                         for i,(w,c,u) in enumerate(zip(widths, consec, sp)) if u and w>1 and not c)
     return tuple(LayerStrategy(w, bool(u), bool(c), 'zero3' if z else default_dp_type, bool(k))
                  for w,c,z,u,k in zip(widths, consec, zero3, sp, ckpt))
 
@@ -404,26 +430,6 @@ def save(self:Plan, path)->Path:
     tmp.write_bytes(self.to_json().encode('utf-8'))
     return tmp.replace(path)
 
-# %% ../nbs/00_plan.ipynb #13b44074
-def _divisors(n, most=None): return [i for i in range(1, n+1) if n%i==0 and (most is None or i<=most)]
-
-def _allowed(xs):
-    xs = list(map(str, xs))
-    return f"(allowed: {', '.join(xs if len(xs)<=12 else [*xs[:11], '…', xs[-1]]) or 'none'})"
-
-def _where(idx):
-    "`layer 3`, `layers 0-3, 7`"
-    runs = [[o for _,o in g] for _,g in groupby(enumerate(idx), lambda o: o[1]-o[0])]
-    return f"layer{'s' if len(idx)>1 else ''} "+', '.join(f'{r[0]}-{r[-1]}' if len(r)>1 else str(r[0]) for r in runs)
-
-# %% ../nbs/00_plan.ipynb #73cd07a0
-def _by_layer(plan, rule):
-    "Messages of `rule(i, strategy)`, a (key, text) or None; layers with the same message share it"
-    found = {}
-    for i,s in enumerate(plan.layers):
-        for msg in rule(i, s): found.setdefault(msg, []).append(i)
-    return [f'{key}, {_where(idx)}: {text}' for (key,text),idx in found.items()]
-
 # %% ../nbs/00_plan.ipynb #26491eda
 @patch
 def _unwritable(self:Plan):
@@ -432,7 +438,7 @@ def _unwritable(self:Plan):
         if s.dp_type not in DP_TYPES: yield 'dp_types_enc', f'{s.dp_type!r} is unknown {_allowed(DP_TYPES)}'
         elif s.dp_type not in (self.default_dp_type, 'zero3'):
             yield 'dp_types_enc', f'{s.dp_type!r} is neither zero3 nor default_dp_type {_allowed(sorted({self.default_dp_type, "zero3"}))}'
-    return _by_layer(self, rule)
+    return _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
 
 # %% ../nbs/00_plan.ipynb #9d60a398
 @patch
@@ -478,21 +484,15 @@ def _world_violations(self:Plan, world_size):
     "What is wrong on `world_size` ranks"
     if world_size<1: yield f'world_size: {world_size} (allowed: whole numbers from 1)'
     elif self.pp_deg<1: return
-    elif world_size%self.pp_deg: yield f'pp_deg: {self.pp_deg} does not divide {world_size} ranks {_allowed(_divisors(world_size, self.n_layers))}'
+    elif world_size%self.pp_deg: yield f'pp_deg: {self.pp_deg} does not divide {world_size} ranks {_allowed(k for k in _divisors(world_size) if k<=self.n_layers)}'
     else:
         n = self.stage_size(world_size)
         def rule(i, s):
             if msg := _width_violation(s.width, n): yield 'tp_sizes_enc', msg
             elif msg := self._batch_violation(s, n): yield 'global_bsz', msg
-        yield from _by_layer(self, rule)
+        yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
         if msg := _width_violation(self.vocab.width, n): yield f'vtp: {msg}'
         elif msg := self._batch_violation(self.vocab, n): yield f'global_bsz, vocabulary (vtp {self.vocab.width}): {msg}'
-
-# %% ../nbs/00_plan.ipynb #949b0f59
-@patch
-def dp(self:VocabStrategy, stage_size:int)->int:
-    "Number of groups that work on different samples, in a stage of `stage_size` ranks"
-    return stage_size//self.width
 
 # %% ../nbs/00_plan.ipynb #dd7d97f8
 ULYSSES_TYPES = 'llama_dec','gpt_dec' # layer types whose attention runs under Ulysses
@@ -517,7 +517,7 @@ def _model_violations(self:Plan, spec, options, n):
         misfits = lambda w: list(_misfits(spec.layer_type(i), w, s.ulysses, options.sequence_parallel))
         for m in misfits(s.width) if s.width>1 else ():
             yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
-    yield from _by_layer(self, rule)
+    yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
     v = self.vocab
     if v.width>1 and (v.ulysses or options.sequence_parallel) and spec.seq%v.width:
         yield f"vtp: {v.width} does not divide the sequence of {spec.seq} {_allowed(w for w in _divisors(n) if spec.seq%w==0)}"
@@ -550,7 +550,7 @@ def auto_chunks(
 )->int: # Micro-batches
     "One without a pipeline, otherwise micro-batches of about four samples a rank, as evenly as the batch allows"
     want = 1 if pp_deg==1 else max(1, math.ceil(global_bsz//stage_size/4))
-    return max([c for c in _divisors(global_bsz, want) if global_bsz//c%dp==0], default=1)
+    return max([c for c in _divisors(global_bsz) if c<=want and global_bsz//c%dp==0], default=1)
 
 # %% ../nbs/00_plan.ipynb #32624487
 @patch(cls_method=True)

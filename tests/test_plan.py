@@ -29,6 +29,11 @@ BROKEN = {
     'hole in a list':   (changed(tp_sizes_enc='2,,4,1'), [], ['tp_sizes_enc, layer 1: empty entry']),
     'word in a list':   (changed(tp_sizes_enc='2,two,4,1'), [], ["tp_sizes_enc, layer 1: 'two' is not a whole number"]),
     'number for list':  (changed(tp_sizes_enc=2), [], ['tp_sizes_enc: 2 is not a string of whole numbers']),
+    'all layers':       (changed(dp_types_enc='2,2,2,2'), [], ['dp_types_enc, layers 0-3: 2', 'allowed: 0, 1']),
+    'long number':      (changed(tp_sizes_enc='2,2,4,'+'1'*5000), [], ['tp_sizes_enc, layer 3: ', 'is not a whole number']),
+    'longer number':    ('{"pp_deg": '+'1'*5000+'}', [], ['not JSON that can be read']),
+    'deep':             ('['*100_000, [], ['not JSON that can be read']),
+    'huge batch':       (changed(global_bsz=10**12+39, chunks=7), [], ['chunks: 7 does not divide global_bsz 1000000000039']),
     'dp flag':          (changed(dp_types_enc='0,0,2,1'), [], ['dp_types_enc, layer 2: 2', 'allowed: 0, 1']),
     'consecutive flag': (changed(tp_consecutive_flags='1,-1,1,1'), [], ['tp_consecutive_flags, layer 1: -1', 'allowed: 0, 1']),
     'strided Ulysses':  (changed(tp_consecutive_flags='0,1,1,1', use_sp='1,0,0,0'), [], ['tp_consecutive_flags, layer 0: 0 with use_sp 1', 'allowed: 1']),
@@ -135,6 +140,15 @@ def test_as_the_user_guide_prints_it():
 def test_uneven_layers_are_never_lost():
     p = Plan((LayerStrategy(),)*30, pp_deg=4)
     assert p.pp_division==(7,7,7,9) and sorted(i for s in range(4) for i in p.stage_layers(s))==list(range(30))
+
+def test_byte_order_mark(tmp_path):
+    (tmp_path/'p.json').write_text(json.dumps(GOOD), encoding='utf-8-sig')
+    p = Plan.load(tmp_path/'p.json')
+    assert p.n_layers==4 and p.save(tmp_path/'q.json').read_bytes()==(tmp_path/'p.json').read_bytes()
+
+def test_a_broken_plan_can_still_be_printed():
+    assert '3+9' in repr(Plan((LayerStrategy(),)*5, pp_deg=2, pp_division=(3,9)))
+    assert repr(Plan((), pp_deg=4)) and repr(Plan((LayerStrategy(),), pp_deg=0))
 
 # -- round trips
 

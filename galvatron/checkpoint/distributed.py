@@ -33,6 +33,7 @@ def _cut(n:int, k:int, i:int)->tuple:
     lo = min(i*c, n)
     return lo, min(c, n-lo)
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #1a982428
 def local_box(p)->tuple: # (offsets in the whole tensor at rest, local tensor without gradient)
     "Where the local part of a parameter lies in the whole tensor at rest"
     p = p.detach()
@@ -90,11 +91,13 @@ class PieceSaver(DefaultSavePlanner):
 # %% ../../nbs/30_checkpoint.distributed.ipynb #209c38b1
 class PieceLoader(DefaultLoadPlanner):
     "Planner of DCP for a dictionary of `Pieces`: read what falls into our rectangles, from whichever rectangles were saved"
-    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False): self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
+    def set_up_planner(self, state_dict, metadata=None, is_coordinator=False):
+        self.state_dict, self.metadata, self.is_coordinator = state_dict, metadata, is_coordinator
 
     def create_local_plan(self):
         saved = self.metadata.state_dict_metadata
-        return LoadPlan([i for name,p in self.state_dict.items() for i in create_read_items_for_chunk_list(name, saved[name], [_chunk(*ov) for ov in p.views()])])
+        def reads(name, p): return create_read_items_for_chunk_list(name, saved[name], [_chunk(*ov) for ov in p.views()])
+        return LoadPlan([item for name,p in self.state_dict.items() for item in reads(name, p)])
 
     def lookup_tensor(self, index): return self.state_dict[index.fqn].views()[index.index][1]
 
@@ -108,6 +111,7 @@ def _copy_number(g)->int:
 
 def _like(p, t:Tensor): return t.shape==p.shape
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #79b454a5
 def _add(pieces:dict, name:str, g, t:Tensor, fill:bool, mine:bool):
     "Enter a tensor that follows parameter `g` (or one number) under a name"
     if fill or mine:
@@ -146,6 +150,7 @@ def checksums(
     "What `checkpoint.json` says about files"
     return {p.name: (p.stat().st_size, crc_of(p)) for p in sorted(paths)}
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #3c5c2de0
 def _json_crc(d:dict)->int: return zlib.crc32(json.dumps({k:v for k,v in d.items() if k!='crc32'}, sort_keys=True).encode())
 
 def _write_durably(path:Path, text:str):
@@ -168,12 +173,14 @@ def gathered(
     dist.all_gather_object(out, value, group=group)
     return out
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #2545d148
 def _why(e:BaseException)->str:
     "One line: DCP wraps the failures of the ranks, and the first of each is what matters"
     failures = getattr(e, 'failures', None)
     if failures: return '; '.join(f'rank {r}: {_why(f[0] if isinstance(f, tuple) else f)}' for r,f in failures.items())
     return str(e) if isinstance(e, GalvatronError) else f'{type(e).__name__}: {e}'
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #fb66ac0b
 def together(
     group, # None: this process alone
     step, # function without arguments
@@ -191,6 +198,7 @@ def iterations(root)->dict: # iteration -> folder, ascending
     found = [(int(m[1]), p) for p in Path(root).glob('iter_*') if (m := re.fullmatch(r'iter_(\d+)', p.name)) and (p/'checkpoint.json').exists()]
     return dict(sorted(found))
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #4069b592
 def find_checkpoint(
     root, # checkpoint folder, or the folder of one iteration
     iteration:int=None, # which one (default: the latest)
@@ -219,6 +227,7 @@ def read_facts(folder)->dict: # contents of checkpoint.json
     if facts.get('crc32')!=_json_crc(facts): raise GalvatronError(f'{path}: damaged, does not match its own checksum')
     return facts
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #14132e67
 def damage(
     folder, # of one iteration
     facts:dict, # its checkpoint.json
@@ -280,7 +289,8 @@ def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
     except GalvatronError as e:
         if self.rank==0: shutil.rmtree(tmp, ignore_errors=True)
         whole = iterations(self.root)
-        raise GalvatronError(f"{self.root/name} was not saved: {e} ({f'iteration {max(whole)} is whole' if whole else 'there is no earlier iteration'})") from None
+        left = f'iteration {max(whole)} is whole' if whole else 'there is no earlier iteration'
+        raise GalvatronError(f'{self.root/name} was not saved: {e} ({left})') from None
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #e4441807
 def make_room(
@@ -291,6 +301,7 @@ def make_room(
     for stale in tmp.parent.glob('.iter_*.tmp'): shutil.rmtree(stale)
     tmp.mkdir()
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #07a4ca50
 def publish(
     tmp:Path, # complete but for the two files below
     name:str, # iter_N
@@ -334,6 +345,7 @@ def _staged(self:Checkpointer, pieces:dict)->dict:
     if torch.cuda.is_available(): torch.cuda.synchronize()
     return out
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #798d3ec6
 @patch
 def wait(self:Checkpointer):
     "Wait for a save in the background; raises what went wrong in it"
@@ -342,7 +354,7 @@ def wait(self:Checkpointer):
     self._thread, error, self._error = None, self._error, None
     if error: raise error
 
-# %% ../../nbs/30_checkpoint.distributed.ipynb #798d3ec6
+# %% ../../nbs/30_checkpoint.distributed.ipynb #2cdbdbea
 @patch
 def save(self:Checkpointer,
     iteration:int, # steps done
@@ -355,13 +367,15 @@ def save(self:Checkpointer,
     rng = _rng_state()
     pieces[f'rng.{self.rank}'] = Pieces(rng.shape, rng.dtype)
     pieces[f'rng.{self.rank}'].add((0,), rng)
-    job = iteration, (self._staged(pieces) if self.asynchronous else pieces), facts_of(iteration, self.model.spec, self.model.plan, self.model.options, self.model.place.world, state)
+    m = self.model
+    job = iteration, self._staged(pieces) if self.asynchronous else pieces, facts_of(iteration, m.spec, m.plan, m.options, m.place.world, state)
     if self.asynchronous:
         self._thread = threading.Thread(target=self._write_quietly, args=job)
         self._thread.start()
     else: self._write(*job)
     self.stall_ms = (time.perf_counter()-start)*1e3
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #8344d9dd
 @patch
 def _write_quietly(self:Checkpointer, *job):
     try: self._write(*job)
@@ -379,8 +393,8 @@ def facts_of(
     "What is worth knowing about a checkpoint besides its tensors"
     from galvatron import __version__
     model = dict(model_type=spec.model_type, name=spec.name, digest=spec.digest(), config=spec.config)
-    return dict(format=FORMAT, iteration=iteration, model=model, plan=plan.to_dict() if plan else None, options=asdict(options) if options else None, world_size=world_size,
-                state=state or {}, saved=datetime.now(timezone.utc).isoformat(timespec='seconds'), galvatron=__version__, torch=torch.__version__)
+    return dict(format=FORMAT, iteration=iteration, model=model, plan=plan.to_dict() if plan else None, options=asdict(options) if options else None,
+                world_size=world_size, state=state or {}, saved=datetime.now(timezone.utc).isoformat(timespec='seconds'), galvatron=__version__, torch=torch.__version__)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #da06446b
 def tensor_differences(
@@ -394,7 +408,8 @@ def tensor_differences(
 
 def raise_if(problems:list, where):
     "One GalvatronError for a list of problems, if there are any"
-    if problems: raise GalvatronError('\n  - '.join([f'{where} cannot be loaded:', *problems]) if len(problems)>1 else f'{where} cannot be loaded: {problems[0]}')
+    if len(problems)==1: raise GalvatronError(f'{where} cannot be loaded: {problems[0]}')
+    if problems: raise GalvatronError('\n  - '.join([f'{where} cannot be loaded:', *problems]))
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #9af8dccd
 def _optimizer_keys(saved)->list: return sorted({n.split('.')[1] for n in saved if n.startswith('optimizer.')})
@@ -408,6 +423,7 @@ def _fresh_state(self:Checkpointer, saved:dict)->dict: # parameter -> {key: tens
         state[g.param] = {k: torch.zeros_like(g.param) if tuple(m.size)==tuple(g.shape) else torch.zeros((), dtype=m.properties.dtype) for k,m in here.items()}
     return state
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #857bfe27
 @patch
 def _set_optimizer(self:Checkpointer, state:dict):
     sd = self.optimizer.state_dict()
@@ -436,7 +452,7 @@ def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
     saved, place = plan_of(facts), self.model.place
     same = saved==self.model.plan and facts['world_size']==place.world
     if demanded and not same:
-        raise GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, the checkpoint is redistributed)\n"
+        raise GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
                              f"saved on {facts['world_size']} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {place.world} ranks:\n{self.model.plan}")
     return same
 
@@ -450,6 +466,7 @@ class Loaded:
     optimizer:bool # the optimizer's state came with it
     same_plan:bool # saved under this run's plan and world size: the run continues bit for bit
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #8cb0c1ff
 @patch
 def load(self:Checkpointer,
     root=None, # checkpoint folder, or folder of one iteration (default: the one that is saved to)
@@ -494,7 +511,8 @@ def show(
     for i,folder in iterations(root).items():
         try:
             facts = read_facts(folder)
-            rows.append(dict(iteration=i, saved=facts['saved'], ranks=facts['world_size'], plan=plan_of(facts), bytes=sum(s for s,_ in facts['files'].values()), problems=damage(folder, facts, contents)))
+            size, problems = sum(s for s,_ in facts['files'].values()), damage(folder, facts, contents)
+            rows.append(dict(iteration=i, saved=facts['saved'], ranks=facts['world_size'], plan=plan_of(facts), bytes=size, problems=problems))
         except GalvatronError as e: rows.append(dict(iteration=i, saved='', ranks=0, plan=None, bytes=0, problems=[str(e)]))
     return rows
 

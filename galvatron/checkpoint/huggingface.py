@@ -30,8 +30,10 @@ class Stored(NamedTuple):
     dtype:torch.dtype
     read:Callable # from a tuple of slices to that part of the tensor
 
-_DTYPES = dict(F64=torch.float64, F32=torch.float32, F16=torch.float16, BF16=torch.bfloat16, I64=torch.int64, I32=torch.int32, I16=torch.int16, I8=torch.int8, U8=torch.uint8, BOOL=torch.bool)
+_DTYPES = dict(F64=torch.float64, F32=torch.float32, F16=torch.float16, BF16=torch.bfloat16, I64=torch.int64, I32=torch.int32, I16=torch.int16,
+               I8=torch.int8, U8=torch.uint8, BOOL=torch.bool)
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #b81dfcb7
 def _safetensors(path:Path)->dict:
     f = safe_open(path, framework='pt')
     def stored(name):
@@ -44,18 +46,20 @@ def _pickled(path:Path)->dict:
     data = torch.load(path, map_location='cpu', mmap=True, weights_only=True)
     return {n: Stored(tuple(t.shape), t.dtype, t.__getitem__) for n,t in data.items() if isinstance(t, Tensor)}
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #b81dfcb7
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #faa11bc7
 def is_pretrained(path)->bool:
     "Whether a folder looks like Hugging Face's: a config and files of weights"
     path = Path(path)
     return (path/'config.json').exists() and any(path.glob(p) for p in ('*.safetensors', '*.bin')) if path.is_dir() else False
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #19436d2a
 def _weight_files(path:Path)->list:
     "The files that an index names, else all of a kind; safetensors before bin"
     for kind in 'safetensors', 'bin':
         indices = sorted(path.glob(f'*.{kind}.index.json'))
         names = sorted({v for i in indices for v in json.loads(i.read_text())['weight_map'].values()})
-        if missing := [n for n in names if not (path/n).exists()]: raise GalvatronError(f'{path}: {indices[0].name} names files that are missing: {", ".join(missing)}')
+        missing = [n for n in names if not (path/n).exists()]
+        if missing: raise GalvatronError(f'{path}: {indices[0].name} names files that are missing: {", ".join(missing)}')
         files = [path/n for n in names] or [f for f in sorted(path.glob(f'*.{kind}')) if f.name not in ('training_args.bin', 'optimizer.bin', 'scheduler.bin')]
         if files: return files
     raise GalvatronError(f'{path}: no files of weights (wanted: *.safetensors or *.bin)')
@@ -89,7 +93,8 @@ def open_layer_files(
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #773c46d7
 def _llama_layer(parts:dict, kv_heads:int, head_dim:int)->dict:
     "Tensors of a Llama layer from those of its tensor-parallel ranks, by name"
-    qkv = torch.cat(parts['attention.attention.query_key_value.weight']).unflatten(0, (kv_heads, -1, head_dim)) # queries of a key-value head, then its key, then its value
+    packed = torch.cat(parts['attention.attention.query_key_value.weight'])
+    qkv = packed.unflatten(0, (kv_heads, -1, head_dim)) # for each key-value head its queries, its key, its value
     up = parts['mlp.mlp.dense_h_to_4h.weight']
     out = dict(zip(('q','k','v'), (t.flatten(0, 2) for t in (qkv[:,:-2], qkv[:,-2:-1], qkv[:,-1:]))))
     return {**{f'self_attn.{k}_proj.weight': t for k,t in out.items()}, 'self_attn.o_proj.weight': torch.cat(parts['attention.attention.dense.weight'], 1),
@@ -97,6 +102,7 @@ def _llama_layer(parts:dict, kv_heads:int, head_dim:int)->dict:
             'mlp.down_proj.weight': torch.cat(parts['mlp.mlp.dense_4h_to_h.weight'], 1),
             'input_layernorm.weight': parts['attention.LayerNorm.weight'][0], 'post_attention_layernorm.weight': parts['mlp.LayerNorm.weight'][0]}
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #5956b767
 def open_rank_files(
     path, # iter_N of an earlier version's distributed save
     spec, # the Llama that was trained (`ModelSpec`)
@@ -124,8 +130,10 @@ def weights_in(
     return open_layer_files(path) or (open_rank_files(path, spec) if spec else {}) or None
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #1f338a47
-_computed = re.compile(r'(.*\.)?(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|relative_position_index)') # buffers that older folders carry
+# buffers that older folders carry and newer code computes
+_computed = re.compile(r'(.*\.)?(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|relative_position_index)')
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #0b9aa55b
 def match(
     wanted:dict, # name -> shape in the model
     stored:dict, # name -> Stored
@@ -138,7 +146,8 @@ def match(
         same = [n, *(o for o in tied if n in tied and o!=n)]
         names = [v for o in same for v in (o, o.partition('.')[2], *(f'{p}.{o}' for p in sorted(prefixes)))]
         if hit := next((v for v in names if v in stored), None): found[n] = hit
-    left = {n: stored[n].shape for n in stored if n not in found.values() and not _computed.fullmatch(n) and not any(n==t or n==t.partition('.')[2] for t in tied)}
+    known = {*found.values(), *tied, *(t.partition('.')[2] for t in tied)}
+    left = {n: stored[n].shape for n in stored if n not in known and not _computed.fullmatch(n)}
     raise_if(tensor_differences({n: stored[s].shape for n,s in found.items()} | left, wanted), where)
     return found
 
@@ -186,12 +195,14 @@ def hf_class(
         if type(config) in mapping: return mapping[type(config)]
     raise GalvatronError(f'transformers has no training model for {config.model_type}')
 
-_carried = 'tokenizer*', 'vocab.*', 'merges.txt', 'special_tokens_map.json', 'added_tokens.json', 'spiece.model', 'chat_template*', 'generation_config.json', 'preprocessor_config.json'
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #828fb605
+_carried = ('tokenizer*', 'vocab.*', 'merges.txt', 'special_tokens_map.json', 'added_tokens.json', 'spiece.model', 'chat_template*',
+            'generation_config.json', 'preprocessor_config.json')
 
 def _carry(source, out:Path):
     for f in sorted({f for p in _carried for f in Path(source).glob(p)}): shutil.copy(f, out)
 
-# %% ../../nbs/31_checkpoint.huggingface.ipynb #828fb605
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #b802c154
 PRECISION = dict(fp32=torch.float32, fp16=torch.float16, bf16=torch.bfloat16)
 
 def _shards(sizes:dict, limit:int):
@@ -205,6 +216,7 @@ def _shards(sizes:dict, limit:int):
         used += b
     yield group
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #5566a4cb
 def read_tensors(
     folder, # of one iteration
     saved:dict, # its tensors: name -> metadata of DCP
@@ -252,7 +264,8 @@ def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limi
         file = 'model.safetensors' if len(groups)==1 else f'model-{i+1:05d}-of-{len(groups):05d}.safetensors'
         save_file({n: t.to(dtype or t.dtype) for n,t in read_tensors(folder, saved, names).items()}, tmp/file, metadata={'format':'pt'})
         where |= dict.fromkeys(names, file)
-    if len(groups)>1: (tmp/'model.safetensors.index.json').write_text(json.dumps(dict(metadata=dict(total_size=sum(sizes.values())), weight_map=where), indent=2)+'\n')
+    index = dict(metadata=dict(total_size=sum(sizes.values())), weight_map=where)
+    if len(groups)>1: (tmp/'model.safetensors.index.json').write_text(json.dumps(index, indent=2)+'\n')
     from transformers import AutoConfig
     kw = dict(facts['model']['config'])
     config = AutoConfig.for_model(kw.pop('model_type'), **kw)
@@ -271,6 +284,7 @@ def parameter_shapes(
     once, every = dict(model.named_parameters()), dict(model.named_parameters(remove_duplicate=False))
     return {n: tuple(p.shape) for n,p in once.items()}, tuple(n for n,p in every.items() if sum(p is q for q in every.values())>1)
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #fa291fe7
 class _Lazy(Pieces):
     "A whole tensor that is read when it is written"
     def __init__(self, stored:Stored):
@@ -289,7 +303,7 @@ def h2g(
 )->Path: # folder of the iteration
     "Write a Hugging Face folder as a checkpoint that any plan can load; GalvatronError if it is not a whole model"
     path, spec = Path(path), ModelSpec.from_hf(path)
-    if model_type and model_type.split('_')[0].split('-')[0]!=spec.model_type.split('_')[0]: raise GalvatronError(f'{path}: holds a {spec.model_type} model, not {model_type}')
+    if model_type and re.split('[_-]', model_type)[0]!=spec.model_type.split('_')[0]: raise GalvatronError(f'{path}: holds a {spec.model_type} model, not {model_type}')
     stored = open_weights(path)
     wanted, tied = parameter_shapes(spec.hf_config())
     pieces = {n: _Lazy(stored[s]) for n,s in match(wanted, stored, tied, path).items()}

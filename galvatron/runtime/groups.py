@@ -85,6 +85,7 @@ def _warm(ranks, group, device):
         ops = [dist.P2POp(f, y, peer, group) for f,y in ((dist.isend, x), (dist.irecv, torch.empty_like(x)))]
         for work in dist.batch_isend_irecv(ops): work.wait()
 
+# %% ../../nbs/20_runtime.groups.ipynb #2e7c0705
 def groups_for(
     sets:list, # tuples of global ranks, ascending; the same list on every rank of the world
     device, # where the groups' tensors live
@@ -108,7 +109,8 @@ class Place:
         device=None, # where tensors live (default: this process's GPU if the default group can use it, else the CPU)
         tied:bool=False, # embedding and head share their weight
     ):
-        if not dist.is_initialized(): raise GalvatronError('no process group: start with torchrun or call torch.distributed.init_process_group; one process alone is Place.solo()')
+        if not dist.is_initialized():
+            raise GalvatronError('no process group: start with torchrun or call torch.distributed.init_process_group; one process alone is Place.solo()')
         self.world, self.rank, self.options, self.pp = dist.get_world_size(), dist.get_rank(), options, plan.pp_deg
         plan.check(self.world, options=options)
         self.N = plan.stage_size(self.world)
@@ -142,6 +144,7 @@ def group(self:Place,
     if key not in self._groups: raise GalvatronError(f'ranks {key}: the plan has no such group; groups are made from the plan before the first step')
     return self._groups[key]
 
+# %% ../../nbs/20_runtime.groups.ipynb #bb7961d4
 @patch
 def axes(self:Place,
     strategy:LayerStrategy, # of one layer
@@ -152,13 +155,14 @@ def axes(self:Place,
     at = self.group(mine), mine.index(self.me)
     return (None, 0, *at) if strategy.ulysses else (*at, None, 0)
 
-# %% ../../nbs/20_runtime.groups.ipynb #bb7961d4
+# %% ../../nbs/20_runtime.groups.ipynb #9431e83d
 @patch(as_prop=True)
 def first(self:Place)->bool: return self.stage==0
 
 @patch(as_prop=True)
 def last(self:Place)->bool: return self.stage==self.pp-1
 
+# %% ../../nbs/20_runtime.groups.ipynb #69f91ca0
 @patch
 def neighbour(self:Place,
     step:int, # -1: the previous stage, +1: the next one
@@ -169,6 +173,7 @@ def neighbour(self:Place,
     if not 0<=peer<self.world or self.pp==1: return None, None
     return peer, self._groups[tuple(sorted((self.rank, peer), reverse=gradients))]
 
+# %% ../../nbs/20_runtime.groups.ipynb #a5182b18
 @patch
 def ends(self:Place): # group of two, or None if this rank is on neither end or both ends are one stage
     "The group that joins this rank to its counterpart at the other end of the pipeline, for tied embeddings"
@@ -182,6 +187,7 @@ def layout(self:Place,
     "How this stage divides the activations of a layer"
     return Layout(()) if self.N==1 else _layout(strategy, self.N, self.options)
 
+# %% ../../nbs/20_runtime.groups.ipynb #1a20b6da
 @patch
 def mesh(self:Place,
     strategy:LayerStrategy, # of one layer
