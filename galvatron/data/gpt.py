@@ -323,9 +323,10 @@ def furthest_behind(
     "The dataset that lacks most of its share, the first of several, sample by sample"
     taken,weights,which = [0]*len(weights),list(weights),array('h')
     for k in range(size):
-        due = float(k or 1)
-        behind = [w*due-t for w,t in zip(weights, taken)]
-        best = behind.index(max(behind))
+        due,best,most = float(k or 1), 0, -INF
+        for i,w in enumerate(weights):
+            behind = w*due-taken[i]
+            if behind>most: best,most = i,behind
         which.append(best)
         taken[best] += 1
         if limits and taken[best]==limits[best]: weights[best] = -INF
