@@ -302,7 +302,8 @@ def _sum_together(tensors, group):
 @patch
 def _add_tied(self:StageModel):
     "Add the gradients of the two uses of a tied embedding"
-    uses = [self.units[0].module.tokens.weight]*self.place.first + [self.units[-1].module.output.weight]*self.place.last
+    uses = [self.units[0].module.tokens.weight] if self.place.first else []
+    if self.place.last: uses.append(self.units[-1].module.output.weight)
     grads = [_plain(p.grad) for p in dict.fromkeys(uses)]
     if len(grads)==2:
         grads[0].add_(grads[1])
