@@ -17,7 +17,7 @@ from .communication import (Collective, Group, compute_bytes, grad_bytes, master
                                           relayout_ms, shard_group, shared_gradients, width_collectives, width_group)
 from ..layout import Layout
 from ..model_spec import LayerType, ModelSpec
-from ..plan import LayerStrategy, RunOptions, VocabStrategy
+from ..plan import LayerStrategy, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
 # %% ../../nbs/07_cost.layer.ipynb #8acd987b
@@ -48,6 +48,7 @@ class Setting:
     known:dict = field(default_factory=dict, repr=False) # Prices already computed
     def __post_init__(self): object.__setattr__(self, 'profile', crowded(self.profile, self.hardware.meta.get('contention', 1.)))
 
+# %% ../../nbs/07_cost.layer.ipynb #a61eee50
 @patch
 def each(self:Setting, f, batch):
     "`f` of a batch, or of each of an array of batches (the profile remembers what it was asked)"
@@ -167,6 +168,7 @@ def sequence_buffer_mib(
     if s.tp==1 or not options.sequence_parallel or not options.global_memory_buffer: return 0.0
     return batch*max(t.seq, t.cross_seq)*t.hidden*compute_bytes(options)/MIB
 
+# %% ../../nbs/07_cost.layer.ipynb #647704f9
 def _add_layer_memory(cost, s, k, batch, setting):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[k]
     at = dict(width=s.width, recompute=s.recompute, sequence_parallel=o.sequence_parallel, ulysses=s.ulysses, seq=t.seq)
@@ -209,6 +211,7 @@ def vocab_params(
     if not head: return spec.embed_params + (table/tp - spec.vocab*hidden)
     return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden)
 
+# %% ../../nbs/07_cost.layer.ipynb #1efb981d
 def tied_message(
     s:LayerStrategy, # The vocabulary's strategy
     setting:Setting,
@@ -219,6 +222,7 @@ def tied_message(
     shard = 1 if s.dp_type=='ddp' else shard_group(s, n).size
     return Collective('all_reduce', spec.padded_vocab(vtp=s.tp)*spec.layer_types[-1].hidden/s.tp/shard*master_bytes(setting.options), Group(2, (pp-1)*n), 1, 'end')
 
+# %% ../../nbs/07_cost.layer.ipynb #2faef1e0
 def tied_ms(s:LayerStrategy, setting:Setting, pp:int) -> float:
     "Its time, as one exchange between stages in both directions"
     return setting.hardware.time('p2p_both', tied_message(s, setting, pp).nbytes, pp, setting.stage_size)
@@ -299,6 +303,7 @@ class LayerTable:
     activation:np.ndarray
     transient:np.ndarray
 
+# %% ../../nbs/07_cost.layer.ipynb #881ac884
 def layer_table(
     strategies:list, # To price
     k:int, # Layer type
@@ -309,6 +314,7 @@ def layer_table(
     shape = np.shape(setting.micro_bsz)
     return LayerTable(tuple(strategies), *(np.array([np.broadcast_to(c.total(p), shape) for c in costs], dtype=float) for p in PARTS))
 
+# %% ../../nbs/07_cost.layer.ipynb #97a1b245
 def relayout_table(
     before:list, # Strategies of the layer before
     after:list, # Strategies of the layer after
