@@ -14,7 +14,7 @@ from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table
 from galvatron.cost.pipeline import Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
-from galvatron.profile.files import OPS, HardwareProfile, ModelProfile, Table
+from galvatron.profile.files import HardwareProfile, ModelProfile, Table
 from galvatron.runtime.launch import run_ranks
 
 LAYERS = 8
