@@ -14,7 +14,7 @@ from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table
 from galvatron.cost.pipeline import Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
-from galvatron.profile.files import OPS, HardwareProfile, ModelProfile, Table
+from galvatron.profile.files import HardwareProfile, ModelProfile, Table
 from galvatron.runtime.launch import run_ranks
 
 LAYERS = 8
@@ -193,3 +193,39 @@ def test_messages_are_the_runtimes(counted, case):
         for k in got: # a relayout is priced by its busiest rank
             if k[0]=='all_to_all': assert seen[k] <= nbytes[k]*1.001
             else: assert np.isclose(seen[k], nbytes[k], rtol=5e-3), (rank, k, seen[k], nbytes[k])
+
+# --- pictures and published runs
+
+def test_the_explorer_draws_or_says_why():
+    from galvatron.cost.explore import Choice, Explorer, compare_plans, draw_two, plan_changes
+    spec = ModelSpec.from_size('llama_hf', 'llama-7b')
+    e = Explorer(spec, HARDWARE, ModelProfile.analytic(spec, 'h200', seqs=(2048, 4096)))
+    a, b = Choice(pp=2, width=2, chunks=4), Choice(pp=2, width=2, chunks=8, seq=4096, recompute=10)
+    for c in (a, b): assert str(e.overview(c)).count('<rect') > 40
+    assert '3 does not divide' in str(e.overview(Choice(width=3)))
+    assert 'seq' in str(e.overview(replace(b, seq=1000)))
+    before, after = e.price(a), e.price(b)
+    assert plan_changes(before.plan, after.plan, 8).keys() == {'chunks', 'layers'}
+    table = compare_plans(before, after)
+    assert np.isclose(table.loc[('ms', 'total'), 'change'], after.iteration_ms-before.iteration_ms, atol=.1)
+    assert str(draw_two(before, after)).startswith('<svg')
+    start = min(_seconds(lambda: str(e.overview(a))) for _ in range(5))
+    assert start < .1*5 # five times the target: CI machines are shared
+
+def _seconds(f):
+    begin = time.perf_counter(); f()
+    return time.perf_counter()-begin
+
+def test_validation_finds_the_profile_behind_made_up_runs(tmp_path):
+    "Rows priced from a profile drawn at random; 24 of them must predict the rest"
+    from galvatron.cost.validate import COLUMNS, UNKNOWNS, Run, Study, read_runs, validate_a100
+    runs = [Run(g, micro*dp*m, micro, h, 16, layers, 1024, tp, dp, g//tp//dp, 1.) for g in (2, 4, 8) for tp in (1, 2, 4, 8) for dp in (1, 2, 4) if g%(tp*dp)==0 and g//tp//dp<=4
+            for micro in (1, 4) for m in (2, 8) for h in (1024, 2048) for layers in (12 if m==2 else 24,)]
+    study = Study(runs, {})
+    z = study.mean + np.sqrt(study.variance)*np.random.default_rng(0).normal(size=len(study.mean))*np.r_[np.ones(len(UNKNOWNS)), np.full(study.spread.shape[1], .5)]
+    lines = [','.join(COLUMNS.values())] + [','.join(str(getattr(replace(r, ms=ms), k)) for k in COLUMNS) for r,ms in zip(runs, np.exp(study.log_ms(z, runs)))]
+    (tmp_path/'runs.csv').write_text('\n'.join(lines)+'\n')
+    got = validate_a100(tmp_path/'runs.csv')
+    assert got['mape_percent'] < 5 and got['worst_percent'] < 25 and got['kendall_tau'] > .9 and got['calibrated_from'] == 24 and got['rows'] == len(runs)-24
+    (tmp_path/'bad.csv').write_text('\n'.join(l.replace('hidden size', 'width') for l in lines))
+    with pytest.raises(GalvatronError, match='hidden size'): read_runs(tmp_path/'bad.csv')

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..layout import Layout, components, kind, received
 from ..model_spec import LayerType
-from ..plan import GalvatronError, LayerStrategy, RunOptions
+from ..plan import LayerStrategy, RunOptions
 from ..profile.files import HardwareProfile
 
 # %% ../../nbs/06_cost.communication.ipynb #f4030e7e
@@ -33,6 +33,7 @@ def width_group(
     "The ranks that share one layer: tensor parallel or Ulysses"
     return Group(s.width, 1 if s.consecutive else n//s.width)
 
+# %% ../../nbs/06_cost.communication.ipynb #c98fdffe
 def shard_group(
     s:LayerStrategy, # Strategy of the layer
     n:int, # Ranks of the stage
@@ -196,6 +197,7 @@ def exchange_of(
     if what=='all_gather': return 'all_gather', 1/(b.parts('B')*b.parts('S')*blocks), len(mine), group
     return 'all_to_all', received(a, b, n)/blocks, len(mine), group
 
+# %% ../../nbs/06_cost.communication.ipynb #e131d012
 def _one_block(a, b, n):
     "Where both layouts begin by cutting the batch, blocks of ranks do not talk to each other: one of them is enough"
     heads = [l.factors[0][0] if l.factors and l.factors[0][1]=='B' else 1 for l in (a, b)]

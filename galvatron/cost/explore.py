@@ -58,6 +58,7 @@ def draw_layer(
     axes[0].figure.tight_layout()
     return axes
 
+# %% ../../nbs/09_cost.explore.ipynb #99e1780e
 def _line(ax, rows, degree, label):
     "Points and the polynomial through them"
     x, *ys = map(np.array, zip(*sorted(rows)))
@@ -68,6 +69,7 @@ def _line(ax, rows, degree, label):
         ax.plot(grid, np.polyval(fit, grid), '-', lw=0.9, color=dots.get_color())
     ax.set(xlabel=label, ylabel='ms'); ax.legend(fontsize=7); ax.set_ylim(bottom=0)
 
+# %% ../../nbs/09_cost.explore.ipynb #6daaf52f
 def _efficiency(ax, points, seq):
     batch = max(p.batch for p in points if p.seq==seq and p.width>1) if any(p.width>1 for p in points) else max(p.batch for p in points)
     at = {(p.form, p.width): p.forward_ms+p.backward_ms for p in points if p.seq==seq and p.batch==batch}
@@ -141,6 +143,7 @@ def compare_plans(
     d = pd.DataFrame(rows, ['before', 'after', 'change']).T.astype(float)
     return pd.concat([d.loc[[w]].sort_values('change', key=abs, ascending=False) for w in ('ms', 'MiB')]).round(1)
 
+# %% ../../nbs/09_cost.explore.ipynb #31525812
 def plan_changes(a:Plan, b:Plan, world_size:int) -> dict:
     "Settings in which two plans differ"
     short = lambda p: {f.name: getattr(p, f.name) for f in fields(Plan) if f.name not in ('layers', 'provenance', '_source')} | {'layers': p.text(world_size)}
@@ -172,6 +175,7 @@ class Choice:
     budget_gib:float = 80.0 # Memory of a rank
     layers:str = '' # Short form of a per-layer plan; replaces pp to recompute
 
+# %% ../../nbs/09_cost.explore.ipynb #88ca9c96
 def plan_of(
     c:Choice,
     n_layers:int, # Of the model
@@ -260,6 +264,7 @@ def explore(
     show()
     return w.HBox([w.VBox(list(box.values())), picture])
 
+# %% ../../nbs/09_cost.explore.ipynb #9b86e439
 def _from_plan(plan, world_size):
     "Fields of a choice that say what a plan says"
     return dict(layers=plan.text(world_size), vocab=plan.vocab.width, pipeline=plan.pipeline_type, chunks=plan.chunks, bsz=plan.global_bsz)

@@ -37,6 +37,7 @@ def actions(
     for i in range(chunks): out += [('F', i+warm)]*(i+warm<chunks) + [('B', i)]
     return out
 
+# %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
 def in_flight(
     stage:int, # 0 is the first
     pp:int, # Stages
@@ -92,6 +93,7 @@ def at(x:float, y:float, drawing:Svg) -> str:
     "A drawing moved to a place in another"
     return f'<g transform="translate({x:.1f},{y:.1f})">{drawing.body}</g>'
 
+# %% ../../nbs/08_cost.pipeline.ipynb #70d0ebff
 def above(*drawings) -> Svg:
     "Drawings one below the other"
     tops = np.cumsum([0]+[d.height for d in drawings])
@@ -142,6 +144,7 @@ def pipeline_ms(
     wire = np.broadcast_to(p2p, f.shape[:-1]+(f.shape[-1]-1,))
     return ((_gpipe if kind=='gpipe' else _one_f_one_b)(f, b, s, wire, chunks) + e).max(-1)
 
+# %% ../../nbs/08_cost.pipeline.ipynb #0ccbbaa9
 def _upto(x):
     "Sum of the wires in front of each stage"
     return np.concatenate([np.zeros(x.shape[:-1]+(1,)), np.cumsum(x, -1)], -1)
@@ -188,6 +191,7 @@ def _one_f_one_b(f, b, s, wire, chunks):
         m += 1
     return free
 
+# %% ../../nbs/08_cost.pipeline.ipynb #1ced08b8
 def _jump(old, free, back, steps):
     "Skip `steps` steps, in place, if everything grew alike in the last one"
     grown = free-old[0]
@@ -208,6 +212,7 @@ class Pricer:
     mode:str = 'static' # How the profile speaks about batches it did not measure
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
 
+# %% ../../nbs/08_cost.pipeline.ipynb #7346f3d5
 @patch
 def setting(self:Pricer,
     pp:int, # Stages
@@ -232,6 +237,7 @@ def stage_fixed(
     sync = STEP_SYNCS*setting.hardware.time('all_reduce', 8, pp*setting.stage_size)
     return LayerCost(finish={'optimizer': setting.profile.optimizer_ms(0.0), 'tokens, loss, norm': sync})
 
+# %% ../../nbs/08_cost.pipeline.ipynb #d87a69ad
 def add_cost(
     total:LayerCost, # To add to
     cost:LayerCost, # What to add
@@ -243,7 +249,7 @@ def add_cost(
         for name, v in getattr(cost, part).items(): terms[name] = terms.get(name, 0.0) + times*v
     if cost.total('transient') > sum(total.transient.values()): total.transient = cost.transient
 
-# %% ../../nbs/08_cost.pipeline.ipynb #d87a69ad
+# %% ../../nbs/08_cost.pipeline.ipynb #82ffd6eb
 def stage_cost(
     plan:Plan, # The plan
     stage:int, # 0 is the first
@@ -263,6 +269,7 @@ def stage_cost(
     total._totals.clear()
     return total
 
+# %% ../../nbs/08_cost.pipeline.ipynb #1731f6aa
 def type_indices(spec:ModelSpec) -> list:
     "Index of the layer type of each layer"
     return [k for k, t in enumerate(spec.layer_types) for _ in range(t.count)]
@@ -300,6 +307,7 @@ def message_ms(
     "Time of the message between two stages"
     return setting.hardware.time('p2p_both' if both else 'p2p', message_bytes(before, after, setting), pp, setting.stage_size)
 
+# %% ../../nbs/08_cost.pipeline.ipynb #b03f4af3
 def boundary_ms(
     plan:Plan,
     stage:int, # The boundary behind this stage
@@ -316,7 +324,7 @@ def rank_messages(
     pricer:Pricer,
 ) -> list: # of (Collective, times in an iteration)
     "Every message of one rank in an iteration"
-    setting, o, spec = pricer.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1), pricer.options, pricer.spec
+    setting, o = pricer.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1), pricer.options
     n, out, shared = setting.stage_size, [], {}
     for s, params, waited, ends in stage_units(plan, rank//n, setting):
         out += [(c, c.count*plan.chunks) for c in waited]
@@ -325,6 +333,7 @@ def rank_messages(
     out += [(Collective('all_reduce', nbytes, g, 1, 'end'), 1) for g, nbytes in shared.items()]
     return out + _between(plan, rank, setting)
 
+# %% ../../nbs/08_cost.pipeline.ipynb #55ba1a92
 def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
     "(strategy, parameters, collectives waited for, shared gradients) of embedding, layers and head of a stage"
     spec, n, o, v, out = setting.spec, setting.stage_size, setting.options, plan.vocab.layer(plan.default_dp_type), []
@@ -352,7 +361,7 @@ def _between(plan, rank, setting):
 
 # %% ../../nbs/08_cost.pipeline.ipynb #d46e6be9
 CONTEXT_MIB = 1024.0 # the predecessor's figure for a PyTorch context with its communicators, per GPU
-RESERVE = 0.05 # of all tensors: rounding and fragmentation of the caching allocator
+RESERVE = 0.08 # of all tensors: reserved over allocated memory of six plans on two H200s was 1.003 to 1.21, in the middle 1.08
 
 def context_mib(hardware:HardwareProfile) -> float:
     "Memory of a process before its first tensor; none on a CPU, where it is not the device's"
@@ -453,6 +462,7 @@ def _frame(stages):
     last = [t for t in ('allocator reserve', 'context', 'pipeline wait') if t in d.index]
     return d.loc[[t for t in d.index if t not in last and d.loc[t].abs().max()>1e-9] + last]
 
+# %% ../../nbs/08_cost.pipeline.ipynb #64e73dc4
 @patch(as_prop=True)
 def sources(self:Prediction) -> dict:
     "Message (operation, ranks, stride) -> where its time comes from: table, line or analytic"

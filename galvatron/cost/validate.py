@@ -126,6 +126,7 @@ def hardware_profile(x:dict, gpus:int, node_tables:dict) -> HardwareProfile:
                 else: tables[op, n, stride] = analytic_table(device, op, n, stride, g)
     return HardwareProfile(gpus//g, g, tables, dict.fromkeys(OPS, NO_OVERLAP), 'A100', memory_mib=device.memory_mib)
 
+# %% ../../nbs/tutorials/validation_a100.ipynb #7b40507b
 def _inside(op, all_reduce, n, device, factor):
     "A collective is half an all-reduce of its size (a ring does both halves), and so is a message between two"
     if all_reduce is None: return analytic_table(device, op, n, 1, n)
@@ -162,6 +163,7 @@ def pricers(self:Study, z:np.ndarray):
         return known[key, r.gpus]
     return pricer
 
+# %% ../../nbs/tutorials/validation_a100.ipynb #c25a03b8
 @patch
 def log_ms(self:Study, z:np.ndarray, runs:list) -> np.ndarray:
     "Logarithm of the predicted iteration times"
@@ -232,6 +234,7 @@ class Validation:
     def scores(self) -> dict:
         return {k: v if v is None else round(v, 4) for k, v in score(self.rest, self.predicted).items()} | dict(rows=len(self.rest), calibrated_from=len(self.used))
 
+# %% ../../nbs/tutorials/validation_a100.ipynb #c6ddefc1
 def run_validation(
     rows, # CSV file of iterations to predict
     calibrate=None, # CSV file of iterations to calibrate from (default: rows)
@@ -244,6 +247,7 @@ def run_validation(
     used = study.choose(known, CALIBRATION_ROWS[study.many])
     return Validation(study, used, [r for r in asked if r not in used], study.calibrate(used))
 
+# %% ../../nbs/tutorials/validation_a100.ipynb #1bfc84fc
 @dataclass
 class ValidateArgs:
     "Compare predictions with published iteration times"
