@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLoader', 'state_pieces', 'crc_of', 'checksums',
-           'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer', 'make_room',
-           'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded', 'show', 'show_text', 'verify']
+           'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer',
+           'PieceWriter', 'make_room', 'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded',
+           'show', 'show_text', 'verify']
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
 import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
@@ -272,6 +273,20 @@ def _set_rng_state(state:Tensor):
     if cuda is not None and torch.cuda.is_available(): torch.cuda.set_rng_state(cuda)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #f9170816
+def _first_reason(e:BaseException)->BaseException:
+    "The error of the operating system that lies behind another, if there is one"
+    seen = e
+    while seen is not None and not isinstance(seen, OSError): seen = seen.__cause__ or seen.__context__
+    if seen is None and 'inline_container' in str(e): return OSError(f'a file could not be written to its end, as on a full disk ({str(e).splitlines()[0]})')
+    return seen or e
+
+class PieceWriter(FileSystemWriter):
+    "Files of DCP; says why a disk refuses"
+    def write_data(self, plan, planner):
+        try: return super().write_data(plan, planner)
+        except Exception as e: raise _first_reason(e) from None
+
+# %% ../../nbs/30_checkpoint.distributed.ipynb #41ebb984
 @patch
 def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
     "Write one iteration; GalvatronError on every rank if that fails on one, and then nothing has changed"
@@ -282,7 +297,7 @@ def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
         def write():
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')
-                dcp.save(pieces, storage_writer=FileSystemWriter(tmp), planner=PieceSaver(), process_group=self.group, no_dist=self.group is None)
+                dcp.save(pieces, storage_writer=PieceWriter(tmp), planner=PieceSaver(), process_group=self.group, no_dist=self.group is None)
             return checksums([*tmp.glob(f'__{self.rank}_*.distcp'), *([tmp/'.metadata'] if self.rank==0 else [])])
         files = {k:v for part in gathered(self.group, together(self.group, write)) for k,v in part.items()}
         together(self.group, lambda: self.rank or publish(tmp, name, dict(facts, files=files), self.model.plan, self.keep_last))

@@ -17,9 +17,9 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, distributed as dist
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader
 
-from .distributed import (Loaded, PieceLoader, PieceSaver, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room,
+from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room,
                                               publish, raise_if, read_facts, rectangles, tensor_differences, together)
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError
@@ -351,7 +351,7 @@ def h2g(
         make_room(tmp)
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            dcp.save(pieces, storage_writer=FileSystemWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(), no_dist=True)
+            dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(), no_dist=True)
         carry_tokenizer(path, Path(out)/'tokenizer')
         publish(tmp, 'iter_0000000', dict(facts_of(0, spec), files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
     _or_nothing(write, tmp, out)
