@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['YES', 'NO', 'COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main',
            'ModelArgs', 'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'search', 'validate_a100', 'preprocess_data', 'DataShowArgs', 'data_show', 'without',
-           'train', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_verify', 'ConvertArgs', 'both_folders',
-           'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h', 'QuickstartArgs', 'visible_gpus', 'quickstart_model',
-           'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table', 'quickstart',
-           'report']
+           'profile_model', 'search', 'validate_a100', 'preprocess_data', 'data_merge', 'DataShowArgs', 'data_show',
+           'without', 'train', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_verify', 'ConvertArgs',
+           'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h', 'QuickstartArgs', 'visible_gpus',
+           'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table',
+           'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -357,6 +357,14 @@ def preprocess_data(argv):
     about = 'Tokenise text into Megatron .bin/.idx files.\n\n  galvatron preprocess-data --input text.jsonl --output-prefix data/text --append-eod'
     args,*_ = parse('preprocess-data', argv, PreprocessArgs, about=about)
     print(preprocess(args, quiet=not sys.stderr.isatty()))
+
+# %% ../nbs/60_cli.ipynb #f223e40b
+@command('data merge', 'Train', 'join token files into one')
+def data_merge(argv):
+    from galvatron.data.preprocess import MergeArgs, merge_datasets
+    about = 'Join token files that were made with the same tokenizer.\n\n  galvatron data merge --input data/part0 data/part1 --output-prefix data/all'
+    args,*_ = parse('data merge', argv, MergeArgs, about=about)
+    print(merge_datasets(args))
 
 # %% ../nbs/60_cli.ipynb #a1cc2455
 @dataclass

@@ -158,8 +158,12 @@ def datasets(
 
 # %% ../../nbs/26a_runtime.arguments.ipynb #407ab9c3
 def _about(data:DataArgs, spec:ModelSpec)->int|None: # id that ends a document
-    "What the first token file says of itself, compared with the model"
-    words = data.data_path or data.train_data_path
-    about = read_about(parse_blend(words)[0][0]) if words and not data.mock_data else {}
-    if about.get('n_ids', 0)>spec.vocab: raise GalvatronError(f"the data have {about['n_ids']} different tokens, but the vocabulary has {spec.vocab} entries (--vocab_size)")
-    return about.get('eod')
+    "What the token files say of themselves, compared with the model and with each other"
+    words = [] if data.mock_data else [w for w in (data.data_path, data.train_data_path, data.valid_data_path, data.test_data_path) if w]
+    abouts = {p:read_about(p) for w in words for p in parse_blend(w)[0]}
+    for p,a in abouts.items():
+        if a.get('n_ids', 0)>spec.vocab: raise GalvatronError(f"{p}: the data have {a['n_ids']} different tokens, but the vocabulary has {spec.vocab} entries (--vocab_size)")
+    if data.eod_id is not None: return data.eod_id
+    eods = {p:a['eod'] for p,a in abouts.items() if a.get('eod') is not None}
+    if len(set(eods.values()))>1: raise GalvatronError(f"the token files end documents with different ids: {', '.join(f'{p} {i}' for p,i in eods.items())} (--eod-id says which holds)")
+    return next(iter(eods.values()), None)

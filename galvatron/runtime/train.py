@@ -19,7 +19,7 @@ from torch import distributed as dist
 from ..checkpoint.distributed import Checkpointer, iterations, local_box, raise_if, tensor_differences, together
 from ..checkpoint.huggingface import carry_tokenizer, load_checkpoint
 from ..data.gpt import DataArgs
-from ..data.loader import Loader
+from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions
 from .arguments import TrainArgs, datasets
@@ -368,14 +368,14 @@ def loader(
     start_sample:int=0, # samples consumed before
 )->Loader:
     "Batches of a dataset for this rank, on its device; endless"
-    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, **self.reading)
+    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, document_rows_fn=self.model.document_rows, **self.reading)
 
 # %% ../../nbs/27_runtime.train.ipynb #0ba7dea9
 @patch
 def _check_sample(self:Trainer, data):
     "One sample tells whether model and data fit together"
-    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels'})
-    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (reset_position_ids and reset_attention_mask have to be off)")
+    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels', *DOCUMENT_KEYS})
+    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: tokens, labels, {', '.join(sorted(DOCUMENT_KEYS))})")
     if len(tokens)!=self.spec.seq: raise GalvatronError(f'the data have samples of {len(tokens)} tokens, the model is set up for {self.spec.seq} (--seq_length)')
     if tokens.max()>=self.spec.vocab: raise GalvatronError(f'the data have token {tokens.max()}, but the vocabulary has {self.spec.vocab} entries (--vocab_size)')
 
@@ -414,7 +414,7 @@ class Leaving:
         "Let SIGTERM do what it did before"
         if self.old is not None: signal.signal(signal.SIGTERM, self.old)
 
-# %% ../../nbs/27_runtime.train.ipynb #c02b136b
+# %% ../../nbs/27_runtime.train.ipynb #13a77b86
 @patch
 def why(
     self:Leaving,
@@ -428,7 +428,7 @@ def why(
         self.work = None if last or known is not None and known.any() else (dist.all_reduce(mine, dist.ReduceOp.MAX, self.group, async_op=True), mine)
     if known is not None and known.any(): return signal.Signals(int(known[0])).name if known[0] else 'exit_duration'
 
-# %% ../../nbs/27_runtime.train.ipynb #3d13b622
+# %% ../../nbs/27_runtime.train.ipynb #15b2a8a4
 @patch
 def _loop(self:Trainer, batches, valid):
     "Steps until the end"

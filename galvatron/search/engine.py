@@ -38,7 +38,7 @@ class Config:
     vocab:VocabStrategy # Embedding and head
 
     @property
-    def micro(self): return self.bsz//self.chunks
+    def family(self): return self.bsz, self.chunks, self.pp, self.kind
 
     def __str__(self):
         v = self.vocab
@@ -48,7 +48,7 @@ class Config:
 @dataclass(eq=False)
 class Sheet:
     "Prices of layers and borders for one number of stages and many micro-batches `[..., M]`"
-    engine:'Engine'
+    engine:object # The engine it belongs to
     pp:int # Stages
     accumulate:bool # More than one micro-batch
     micros:np.ndarray # [M] samples
@@ -182,7 +182,7 @@ class Engine:
     hardware:HardwareProfile # Collectives and memory
     profile:ModelProfile # Layers
     args:SearchArgs # Options
-    log:list = field(default_factory=list) # (config, bound, solution, seconds) of what was solved
+    log:list = field(default_factory=list) # (config, sketch or prove, bound, solution, seconds) of what was solved
     tables:dict = field(default_factory=dict, repr=False) # Table of (stages, micro-batch, accumulation)
 
     def __post_init__(self):
@@ -208,10 +208,31 @@ class Engine:
 FIRST_SHEET = 32 # largest micro-batch of the first sheet
 
 @patch
+def recommended_start(self:Engine) -> int:
+    "Smallest batch of a sweep with `recommend_min_bsz`: 0.35 of the least and 0.65 of the largest of what three plain plans hold in one micro-batch"
+    def holds(space, bsz):
+        a = replace(self.args, search_space=space, settle_bsz=bsz, settle_chunk=1, fine_grained_mode=1, pin=[], recommend_min_bsz=0)
+        return Engine(self.spec, self.hardware, self.profile, a).leanest()[0] <= self.args.memory_mib
+    sizes, most = list(batches(replace(self.args, settle_bsz=-1))), []
+    for space in ('dp', 'sdp', 'tp'):
+        low, high = 0, len(sizes)
+        while low<high:                         # the number of batches that fit
+            mid = (low+high)//2
+            low, high = (mid+1, high) if holds(space, sizes[mid]) else (low, mid)
+        most.append(sizes[low-1] if low else 0)
+    step = self.args.bsz_scale
+    return max(int(0.35*min(most)+0.65*max(most))//step*step, step)
+
+@patch
+def sweep(self:Engine):
+    "Batches to try"
+    return batches(replace(self.args, min_bsz=self.recommended_start()) if self.args.recommend_min_bsz and self.args.settle_bsz<=0 else self.args)
+
+@patch
 def cuts(self:Engine) -> dict: # micro-batch: ascending numbers of them
     "All ways to cut a batch of the space"
     out = {}
-    for bsz in batches(self.args):
+    for bsz in self.sweep():
         for chunks in chunk_counts(self.args, bsz): out.setdefault(bsz//chunks, []).append(chunks)
     return {m: sorted(out[m]) for m in sorted(out)}
 
@@ -285,10 +306,9 @@ def second_bound(chain:Chain) -> float: # ms
 # %% ../../nbs/12_search.engine.ipynb #a8da6304
 @dataclass(eq=False)
 class Found:
-    "The best plan of a configuration"
+    "The best plan of a family"
     config:Config
     ms:float # Iteration time
-    bound:float # No plan of this configuration is faster
     plan:Plan
 
     @property
@@ -310,39 +330,56 @@ class Uniform:
     @property
     def bound(self): return second_bound(self.chain)
 
-    def solve(self, cap=np.inf) -> Solution:
+    def sketch(self, cap=np.inf) -> Solution:
         "Best plan faster than `cap` ms"
-        best = Solution(np.inf, np.inf)
+        self.found = Solution(np.inf, np.inf)
         for k, s in enumerate(self.engine.strategies(self.config.pp)):
             if self.engine.args.search_space=='3d' and s.width!=self.config.vocab.width: continue
             only = np.full(self.chain.time.shape[1], np.inf); only[k] = 0.0
-            got = solve(replace(self.chain, time=self.chain.time+only[None, :, None], cache={}), min(cap, best.ms))
-            best = replace(got if got.ms<best.ms else best, bound=min(best.bound, got.bound))
-        return best
+            got = solve(replace(self.chain, time=self.chain.time+only[None, :, None], cache={}), min(cap, self.found.ms))
+            self.found = replace(got if got.ms<self.found.ms else self.found, bound=min(self.found.bound, got.bound))
+        return self.found
+
+    def prove(self, cap=np.inf) -> Solution: return self.found
 
 # %% ../../nbs/12_search.engine.ipynb #e6910beb
 @patch
 def run(self:Engine, keep:int=1) -> list: # of Found, best first
-    "Best-first search: the best plans of the `keep` best configurations"
-    self.left_out, self.considered, found, lost, tick = [], 0, [], np.inf, count()
+    "Best-first search: the best plans of the `keep` best families"
+    self.left_out, self.found, self.lost, tick = [], {}, np.inf, count()
     queue = [(self.first_bound(*f), 0, next(tick), f) for f in self.families()]
-    self.considered = sum(len(f[0].vocabularies) for *_, f in queue)
+    self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
     heapq.heapify(queue)
-    while queue:
-        bound, level, _, what = heapq.heappop(queue)
-        cap = found[keep-1].per_sample if len(found)>=keep else np.inf
-        if bound >= cap: break
+    while queue and queue[0][0] < self.cap(keep):
+        bound, level, n, what = heapq.heappop(queue)
         if level<3:
             for b, item in self.refine(level, what): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
-            continue
-        c, problem = what
-        t = time.perf_counter()
-        s = problem.solve(cap*c.bsz)
-        self.log.append((c, bound*c.bsz, s, time.perf_counter()-t))
-        lost = min(lost, s.bound/c.bsz)
-        if s.layers: found = sorted([*found, Found(c, s.ms, s.bound, self.plan_of(c, s))], key=lambda f: (f.per_sample, f.config))[:max(keep, 1)]
-    self.bound = min(lost, found[0].per_sample, self.bound_left_out(found[0].per_sample)) if found else np.inf
-    return found
+        else:
+            sketched.append((bound, n, *what))
+            self.attempt('sketch', *sketched[-1], keep)
+    for job in sorted(sketched, key=lambda j: j[:2]):
+        if job[0] < self.cap(keep, job[2]): self.attempt('prove', *job, keep)
+    best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
+    self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
+    return best
+
+@patch
+def cap(self:Engine, keep, c=None) -> float: # ms a sample
+    "What a configuration has to beat: the best of its own family, and the last of the best other families"
+    own = self.found.get(c.family) if c else None
+    times = sorted(f.per_sample for f in self.found.values() if f is not own)
+    return min(times[keep-1] if len(times)>=keep else np.inf, own.per_sample if own else np.inf)
+
+@patch
+def attempt(self:Engine, how, bound, n, c, problem, keep):
+    "Sketch or prove a configuration, and remember what came of it"
+    t = time.perf_counter()
+    own = self.found.get(c.family)
+    cap = self.cap(keep, None if own and own.config==c else c)
+    s = getattr(problem, how)(cap*c.bsz)
+    self.log.append((c, how, bound*c.bsz, s, time.perf_counter()-t))
+    if how=='prove': self.lost = min(self.lost, s.bound/c.bsz)
+    if s.layers and (own is None or s.ms/c.bsz < own.per_sample): self.found[c.family] = Found(c, s.ms, self.plan_of(c, s))
 
 @patch
 def refine(self:Engine, level, what):
@@ -405,7 +442,7 @@ def search(
 @patch
 def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
     "The plan that needs least memory, at the smallest batch"
-    small = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batches(self.args)[0]))
+    small = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batches(self.args)[0], recommend_min_bsz=0))
     best, at = np.inf, None
     small.left_out = []
     for table, chunks, kind in small.families():
@@ -414,10 +451,14 @@ def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
             need, _ = least_budget(chain := table.chain(chunks, kind, v))
             if need < best: best, at = need, (Config(table.micro*chunks, chunks, table.sheet.pp, kind, v), chain)
     if at is None: return np.inf, None
-    c, chain = at
-    chain = replace(chain, budget=best*(1+1e-9)+1e-3)
-    s = Uniform(small, c, chain).solve() if uniform_only(self.args) else solve(chain)
-    return best*(1+RESERVE)+context_mib(self.hardware), small.plan_of(c, s) if s.layers else None
+    (c, chain), spare = at, 1e-9
+    while True:                                 # the bound leaves the input of later stages open: allow a little more until a plan fits
+        lean = replace(chain, budget=best*(1+spare)+1e-3)
+        s = Uniform(small, c, lean).sketch() if uniform_only(self.args) else solve(lean)
+        if s.layers: break
+        spare = 3*spare+1e-3
+    plan = small.plan_of(c, s)
+    return predict(plan, pricer=self.pricer).peak_mib, plan
 
 HELPS = dict(disable_ckpt=0, disable_sdp=0, disable_tp=0, disable_vtp=0, disable_pp=0, search_space='full', sp_space='tp+sp', sequence_parallel=True, embed_sdp=None, settle_chunk=-1,
              async_grad_reduce=False, fine_grained_mode=1, pin=[])
@@ -599,20 +640,21 @@ def reasons(r:SearchResult) -> list:
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
     out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
-        out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {compare(r.prediction, r.predict(f.plan))}")
+        p = r.predict(f.plan)
+        out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #e37a6a81
 def report(r:SearchResult) -> str:
     "Everything a search has to say"
     e, a = r.engine, r.engine.args
-    b = batches(a)
+    b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
              f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:.2f} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
-    lines += [f'solved {c}: ' + (f'{s.ms:.2f} ms' if s.layers else f'nothing faster than {s.bound:.2f} ms') + f' ({1e3*t:.0f} ms)' for c, _, s, t in e.log]
-    lines += [f'{e.considered} configurations considered, {len(e.log)} solved, {r.seconds:.2f} s; ' + (f'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.3f} % from the optimum')]
+    lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
+    lines += [f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {r.seconds:.2f} s; ' + ('nothing fits' if r.plan is None else 'proved optimal' if r.gap<1e-9 else f'at most {100*r.gap:.2g} % from the optimum')]
     lines += final_lines(r) + reasons(r) if r.plan else ['No valid configuration found.']
     return '\n'.join(lines)
 

@@ -441,6 +441,7 @@ def lay_out(
 class Single:
     "A search without a pipeline"
     chain:Chain
+    found:Solution = None # The best plan
 
     @cached_property
     def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
@@ -451,7 +452,7 @@ class Single:
         return np.inf if s is None else float(lagrange(s.ns, s.costs, s.mems, s.peaks, s.room, s.floor)[1].min() + self.chain.fixed[0]@self.weight)
 
 @patch
-def solve(
+def sketch(
     self:Single,
     cap:float = np.inf, # Only a faster plan matters, ms
 ) -> Solution:
@@ -460,7 +461,13 @@ def solve(
     o = cheapest(c, 0, c.runs, (True, True), self.weight, cap-fixed, scalar=True)
     if o is None: return Solution(np.inf, cap)
     ms = float(c.iteration(o.time+c.fixed, np.zeros(0)))
-    return Solution(ms, min(ms, o.complete+fixed), (c.n_layers,), tuple(lay_out(c, o.counts[0], o.order[0])))
+    self.found = Solution(ms, min(ms, o.complete+fixed), (c.n_layers,), tuple(lay_out(c, o.counts[0], o.order[0])))
+    return self.found
+
+@patch
+def prove(self:Single, cap=np.inf) -> Solution:
+    "The same: a sketch without a pipeline is already the best plan"
+    return self.found or self.sketch(cap)
 
 # %% ../../nbs/11_search.solve.ipynb #12a15491
 def longest(
@@ -884,11 +891,12 @@ NEAR = 2 # layers by which a border moves in one round of sketching
 SKETCHES = 12 # rounds
 
 @patch
-def sketch(self:Pipeline):
-    "Find a good plan from the cheapest contents of stages"
+def sketch(self:Pipeline, cap=np.inf) -> Solution:
+    "Find a good plan, faster than `cap` ms, from the cheapest contents of stages"
+    self.ms = cap
     c, known, unit = self.chain, {}, np.array([1.0, 1.0, 0.0, 0.0])
     edges = edge_bounds(c, np.tile(unit, (1, c.pp, 1)))[0]
-    cuts = even_division(edges)
+    cuts = even_division(edges) if self.bound < self.limit else None
     for n in range(SKETCHES if cuts else 0):
         through = [self.through(j)[1].max(0) for j in range(c.pp)]
         def options(j, l):
@@ -905,6 +913,12 @@ def sketch(self:Pipeline):
         if self.best: cuts = tuple(np.cumsum((0,)+self.best[0]))
         if n and not (fresh or self.ms < before*(1-1e-6)): break
     self.lost = np.inf                      # what was dropped here will be seen again
+    return self.solution()
+
+@patch
+def solution(self:Pipeline) -> Solution:
+    "What is known now"
+    return Solution(self.ms if self.best else np.inf, self.ms, *self.best)
 
 # %% ../../nbs/11_search.solve.ipynb #cda8a4c0
 @patch
@@ -954,7 +968,7 @@ def tails(self:Pipeline, options):
     return out
 
 @patch
-def prove(self:Pipeline, width, rounds):
+def exhaust(self:Pipeline, width, rounds):
     "Look at every plan that could be better than the best one, or say below which bound it is not known"
     self.narrow()
     options = self.all_options()
@@ -972,28 +986,27 @@ def prove(self:Pipeline, width, rounds):
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
 
 @patch
-def solve(
+def prove(
     self:Pipeline,
     cap:float = np.inf, # Only a faster plan matters, ms
     width:int = WIDTH, # Prefixes kept
 ) -> Solution:
     "Best division and layers"
+    if cap < self.ms: self.ms, self.best = cap, ()
     low, step, p = self.bound, 0.01, self
-    self.ms = cap
-    if not low < self.limit: return Solution(np.inf, low)
-    self.sketch()
-    if np.isfinite(self.ms): self.prove(width, ROUNDS)
+    if not low < self.limit: return Solution(self.ms if self.best else np.inf, min(low, self.ms), *self.best)
+    if np.isfinite(self.ms): self.exhaust(width, ROUNDS)
     else:
-        while np.isfinite(low) and not (p.best or step>1e3):
+        while not (p.best or step>1e3):
             p = Pipeline(self.chain, low*(1+step), W=self.W, q=self.q, edges=self.edges.copy())
             p.refresh()
-            p.prove(width, ROUNDS)
+            p.exhaust(width, ROUNDS)
             step *= 3
-    return Solution(p.ms if p.best else np.inf, min(p.ms, p.lost), *p.best)
+    return replace(p.solution(), bound=min(p.ms, p.lost))
 
 def prepare(
     chain:Chain,
-): # with a `bound`, and `solve(cap)`
+): # with a `bound`, `sketch(cap)` and `prove(cap)`
     "Set up the search of one configuration: everything that does not need a time to beat"
     if chain.pp==1: return Single(chain)
     p = Pipeline(chain)
@@ -1006,4 +1019,6 @@ def solve(
     cap:float = np.inf, # Only a faster plan matters, ms
 ) -> Solution:
     "Best plan of one configuration"
-    return prepare(chain).solve(cap)
+    p = prepare(chain)
+    p.sketch(cap)
+    return p.prove(cap)

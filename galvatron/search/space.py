@@ -28,7 +28,7 @@ class SearchArgs:
     min_bsz:int = 8 # Batch sweep: first global batch
     max_bsz:int = 10240 # Batch sweep: last global batch
     bsz_scale:int = 8 # Batch sweep: step
-    recommend_min_bsz:int = 0 # 1: start the sweep at the largest batch that plain data or tensor parallelism can train
+    recommend_min_bsz:int = 0 # 1: start the sweep near the largest batch that plain data, sharded or tensor parallelism hold in one micro-batch
     settle_bsz:int = -1 # Search this global batch only
     settle_chunk:int = -1 # Search this number of micro-batches only
     search_space:str = field(default='full', metadata={'choices': ['full', '3d', 'dp+tp', 'dp+pp', 'dp', 'sdp', 'tp', 'pp']}) # full: every dimension for each layer; 3d: one (dp, tp, pp) for all; or the named dimensions
@@ -67,7 +67,7 @@ class SearchArgs:
     sp_time_path:str|None = None # The same
     output_config_path:str|None = None # Folder of the strategy file (default: configs)
     pin:list[str] = field(default_factory=list) # Fix layers, such as "0-3:tp=2,ckpt=1"
-    top_k:int = 5 # Report this many plans
+    top_k:int = 1 # Find this many plans that differ in batch, micro-batches, stages or schedule
     analytic:str|None = None # Use formulas for this device (h200, h100, a100) in place of profiles
     memory_curve:bool = False # Also search other memory budgets and write the curve of throughput
 
