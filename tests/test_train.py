@@ -64,7 +64,7 @@ def test_resume_is_exact(runs):
     assert list(half)==list(range(1, 13)) and list(same)==list(range(13, 31))
     assert all(half[i]==whole[i] for i in half) and all(same[i]==whole[i] for i in same)
     assert all(abs(other[i]-whole[i])<5e-3*whole[i]+1e-3 for i in other)
-    assert [r['step'] for r in records(d/'ck_same')]==list(range(1, 31))
+    assert [r['step'] for r in records(d/'ck_same') if 'loss' in r]==list(range(1, 31))
 
 def test_metrics(runs):
     d, _ = runs

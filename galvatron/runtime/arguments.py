@@ -80,6 +80,7 @@ class TrainArgs:
     load_iteration:int|None=None # Which step of it; default: the latest
     load_distributed:bool=_also(False, '--distributed_checkpoint') # Refuse a checkpoint of another plan
     exit_interval:int|None=None # Stop when the step is a multiple of this, after saving
+    exit_duration:float|None=_also(None, '--exit_duration_in_mins') # Stop, after saving, when the run has taken so many minutes
     initialize_on_meta:int=1 # Accepted: weights are always made layer by layer, on their rank
     log_interval:int=10 # Steps between lines on the console
     log_dir:str|None=None # Folder of metrics.jsonl, TensorBoard files and traces; default: save
@@ -97,7 +98,7 @@ class TrainArgs:
 @patch
 def check(self:TrainArgs):
     "Refuse values that cannot be meant"
-    positive = 'train_iters', 'train_samples', 'epochs', 'lr_decay_iters', 'eval_interval', 'save_interval', 'exit_interval', 'log_interval', 'lr'
+    positive = 'train_iters', 'train_samples', 'epochs', 'lr_decay_iters', 'eval_interval', 'save_interval', 'exit_interval', 'exit_duration', 'log_interval', 'lr'
     least = {**dict.fromkeys(positive, None), **dict.fromkeys(('lr_warmup_iters', 'eval_iters', 'clip_grad', 'min_lr', 'profile', 'adam_eps', 'lr_wsd_decay_iters'), 0)}
     for k,low in least.items():
         v = getattr(self, k)
