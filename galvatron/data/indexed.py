@@ -11,6 +11,7 @@ import hashlib
 import os
 import uuid
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -333,10 +334,15 @@ def unigram_entropy(
     block:int=1<<24, # Tokens counted at a time
 )->float: # Nats a token
     "Loss of the best model without context"
-    counts = np.zeros(0, np.int64)
+    counts = Counter()
     for start in range(0, data.n_tokens, block):
-        c = np.bincount(data.read(start, min(block, data.n_tokens-start)))
-        counts = np.pad(counts, (0, max(0, len(c)-len(counts))))
-        counts[:len(c)] += c
-    p = counts[counts>0]/counts.sum()
+        ids,n = _count(data.read(start, min(block, data.n_tokens-start)))
+        counts.update(dict(zip(ids.tolist(), n.tolist())))
+    p = np.array(list(counts.values()))/counts.total()
     return float(-(p*np.log(p)).sum())
+
+def _count(tokens):
+    "Different values and how often each occurs; a table where ids are small, else sorting"
+    if tokens.dtype.kind=='f' or tokens.min()<0 or tokens.max()>=1<<24: return np.unique(tokens, return_counts=True)
+    n = np.bincount(tokens)
+    return np.flatnonzero(n), n[n>0]
