@@ -271,4 +271,4 @@ def test_a_tied_table_alone_has_two_working_copies():
     embed, head = (vocab_cost(V().layer('ddp'), end, 1, one) for end in (False, True))
     table = spec.vocab*spec.layer_types[0].hidden*2/2**20
     assert head.states['parameters'] < 1 < embed.states['parameters']
-    assert all(np.isclose(head.states['working copy'], table, rtol=.01) and np.isclose(c.transient['fresh gradients'], table, rtol=.02) for c in (embed, head))
+    assert all(np.isclose(head.states['working copy'], table, rtol=.01) and np.isclose(c.transient['fresh gradients'], table, rtol=.03) for c in (embed, head))
