@@ -1,7 +1,7 @@
 "Train tiny models under plans and compare everything with one process, in double precision"
 import functools, json, random, warnings
 
-import torch, torch.distributed as dist
+import torch
 from torch.distributed.tensor import DTensor
 
 from galvatron.model_spec import ModelSpec

@@ -1,7 +1,7 @@
 "Any plan trains the same model: loss, gradients, norm and weights against one process"
-import pytest, torch
+import pytest
 
-from equal import CONFIGS, SEQ, check_all, reference, spec_of
+from equal import check_all
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.launch import run_ranks
 

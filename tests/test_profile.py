@@ -11,7 +11,6 @@ from galvatron.profile.files import MIB, OPS, HardwareProfile, ModelProfile, doc
 from galvatron.profile import hardware, model
 from galvatron.profile.hardware import ProfileHardwareArgs, groups_to_measure, profile_hardware
 from galvatron.profile.model import ProfileModelArgs, profile_model
-from galvatron.runtime.launch import run_ranks
 
 SPEC = ModelSpec.from_hf(dict(model_type='llama', vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2), seq=32)
 TINY = ProfileModelArgs('all', mixed_precision='fp32', max_tp_deg=2, batches='1,2,4', device='cpu', budget_ms=1.)
@@ -95,7 +94,6 @@ def test_t5_has_two_types():
 
 @pytest.mark.parametrize('n', [3, 4])
 def test_gloo_sweep(n, tmp_path):
-    t = time.time()
     hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=4, output_dir=str(tmp_path), timeout=120))
     assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]}
     assert all(t.bytes==(2**16,2**18,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)

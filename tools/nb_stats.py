@@ -1,8 +1,14 @@
 "Measure the notebooks against the house's habits: short export cells, prose, visible asserts, small outputs"
-import json, re, statistics as st, sys
+import ast, json, re, statistics as st, sys
 from pathlib import Path
 
 MAX_CELL, MAX_BYTES = 60, 300_000                # lines of one export cell; bytes of stored outputs in one notebook
+
+def mixed(s:str)->bool:
+    "Whether a shown cell holds imports and other code: the site's build would run all of it"
+    try: nodes = list(ast.walk(ast.parse(s)))
+    except SyntaxError: return False                             # a magic or a shell line
+    return any(isinstance(n, (ast.Import, ast.ImportFrom)) for n in nodes) and any(isinstance(n, (ast.Expr, ast.Assign)) for n in nodes)
 
 def measure(fn:Path)->dict:
     "Counts for one notebook"
@@ -15,6 +21,7 @@ def measure(fn:Path)->dict:
                 words=sum(len(''.join(c['source']).split()) for c in cells if c['cell_type']=='markdown'),
                 asserts=sum(len(re.findall(r'^\s*(?:assert|test_)', s, re.M)) for s in code if s not in export),
                 hidden_tests=sum('assert' in s or 'test_' in s for s in hidden),
+                mixed=sum(mixed(s) for s in code if s not in export and 'eval: false' not in s),
                 stars=sum(' import *' in s for s in export),
                 outputs=sum(len(json.dumps(c.get('outputs', []))) for c in cells if c['cell_type']=='code'))
 
@@ -23,6 +30,7 @@ def faults(m:dict)->list:
     out = [f'export cell of {n} lines (at most {MAX_CELL})' for n in m['cells'] if n>MAX_CELL]
     if m['hidden_tests']: out.append(f"{m['hidden_tests']} tests in hidden cells")
     if m['stars']: out.append(f"{m['stars']} star imports in export cells")
+    if m['mixed']: out.append(f"{m['mixed']} cells with imports and other code")
     if m['cells'] and not m['asserts']: out.append('no visible assert')
     if m['outputs']>MAX_BYTES: out.append(f"{m['outputs']:,} bytes of outputs (at most {MAX_BYTES:,})")
     return [f"{m['name']}: {o}" for o in out]

@@ -514,7 +514,9 @@ def profile_hardware(a:ProfileHardwareArgs)->HardwareProfile|None:
         if a.backend=='nccl': got['tables'] = nccl_tables(a)
         hw = assemble(a, got)
     hw.save(a.output_dir)
-    for p in hw.problems(): print(f'galvatron: warning: the line through a table is doubtful, and used only outside of its sizes: {p}', file=sys.stderr)
+    if bad := hw.problems():
+        more = f'; {len(bad)-1} more like this' if len(bad)>1 else ''
+        print(f'galvatron: warning: the line through a table is doubtful, and used only outside of its sizes: {bad[0]}{more}', file=sys.stderr)
     return hw
 
 # %% ../../nbs/04_profile.hardware.ipynb #98e516aa

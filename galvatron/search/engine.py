@@ -48,7 +48,7 @@ class Config:
 @dataclass(eq=False)
 class Sheet:
     "Prices of layers and borders for one number of stages and many micro-batches `[..., M]`"
-    engine:'Engine'
+    engine:object # The engine it belongs to
     pp:int # Stages
     accumulate:bool # More than one micro-batch
     micros:np.ndarray # [M] samples
