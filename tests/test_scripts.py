@@ -6,7 +6,7 @@ import pytest
 
 from galvatron.cli import main
 
-TINY = '--hidden_size 64 --num_hidden_layers 2 --num_attention_heads 4 --vocab_size 256 --seq_length 32 --mixed_precision fp32'
+TINY = '--hidden_size 64 --num_hidden_layers 2 --num_attention_heads 4 --vocab_size 257 --seq_length 32 --mixed_precision fp32'
 KINDS = 'llama_hf', 'gpt_hf'
 ROOT = Path(__file__).resolve().parent.parent/'galvatron'
 PYTHON3 = '#!/bin/sh\nfor w; do printf "%s\\n" "$w"; done > "$WORDS"\npwd >> "$WORDS"\n' # notes its words and its folder
@@ -67,7 +67,7 @@ def test_profile_search_train(kind, work, monkeypatch, capfd):
     run(s/'train_dist_random.sh', work, monkeypatch, quick, NUM_GPUS_PER_NODE='1')
     assert main(['plan', 'check', str(plan), '--num_gpus_per_node', '2', '--model_type', kind, *shlex.split(TINY)])==0
     out = capfd.readouterr().out
-    assert out.count('loss')>=4, out
+    assert out.count('step time')==2, out
 
 @pytest.mark.timeout(120)
 def test_the_plan_that_was_found_trains_on_two_ranks(work):
