@@ -62,7 +62,13 @@ def region(
     rank:int, # rank in the stage
 )->tuple: # ((b, nb), (s, ns))
     "The rectangle the rank holds: chunk b of nb of the batch, chunk s of ns of the sequence"
-    return tuple((self.index(rank, r), self.parts(r)) for r in 'BS')
+    held = _regions(self)
+    return held[rank%len(held)]
+
+@functools.lru_cache(maxsize=None)
+def _regions(l):
+    "The rectangle of every rank"
+    return tuple(tuple((l.index(rank, r), l.parts(r)) for r in 'BS') for rank in range(l.size))
 
 # %% ../nbs/02_layout.ipynb #cd36a79f
 @patch

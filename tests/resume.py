@@ -133,14 +133,14 @@ def keep_going(folder):
 
 def fails_on_one_rank(saver):
     "The disk of rank 2 is full"
-    class Full(torch.distributed.checkpoint.FileSystemWriter):
+    class Full(checkpoint.PieceWriter):
         def write_data(self, *args):
             if dist.get_rank()==2: raise OSError(28, 'No space left on device')
             return super().write_data(*args)
-    real, checkpoint.FileSystemWriter = checkpoint.FileSystemWriter, Full
+    real, checkpoint.PieceWriter = checkpoint.PieceWriter, Full
     try:
         with pytest.raises(GalvatronError, match=r'iter_0000004 was not saved: rank 2: .*No space left.*iteration 3 is whole'): saver.save(4)
-    finally: checkpoint.FileSystemWriter = real
+    finally: checkpoint.PieceWriter = real
 
 def pretrained_case(folder, name, kind, plan, options):
     "A Hugging Face folder, read under a plan: its logits' loss is Hugging Face's; saved and written out, the tensors are the folder's"

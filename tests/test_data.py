@@ -151,6 +151,22 @@ def test_merge_equals_writing_at_once(tmp_path, corpora):
     with IndexedWriter(tmp_path/'i', 'int32') as w: w.add_document([1])
     with pytest.raises(GalvatronError, match='token type int32, the others have uint16'): merge([corpora/'a', tmp_path/'i'], tmp_path/'no')
 
+def test_command_line_merge(tmp_path):
+    from galvatron.cli import main
+    for n in 'ab':
+        write_lines(tmp_path/f'{n}.jsonl', texts(5))
+        assert main(['preprocess-data', '--input', str(tmp_path/f'{n}.jsonl'), '--output-prefix', str(tmp_path/n), '--append-eod'])==0
+    parts, out = [str(tmp_path/f'{n}_text_document') for n in 'ab'], str(tmp_path/'out/all')
+    assert main(['data', 'merge', '--input', *parts, '--output-prefix', out])==0
+    ds = IndexedDataset(out)
+    assert ds.n_documents==10 and ds[5].tolist()==ds[0].tolist() and json.loads(Path(out+'.json').read_text())['eod']==256
+    assert main(['data', 'merge', '--input', str(tmp_path), '--output-prefix', out+'2'])==0 # a folder: everything in it
+    assert (tmp_path/'out/all2.bin').read_bytes()==(tmp_path/'out/all.bin').read_bytes()
+    write_pydoc_topics(tmp_path/'t')
+    (tmp_path/'t.json').write_text('{"tokenizer_type":"GPT2BPETokenizer","n_ids":50257,"eod":50256}')
+    for bad in ([parts[0], str(tmp_path/'t')], [str(tmp_path/'none')], [str(tmp_path/'out/empty')]):
+        assert main(['data', 'merge', '--input', *bad, '--output-prefix', str(tmp_path/'no')])==2 and not list(tmp_path.glob('no*'))
+
 # Bad wishes get an answer at once, where Megatron loops for ever or fails later
 
 @pytest.mark.parametrize('kw,says', [
@@ -164,6 +180,47 @@ def test_impossible_datasets(corpora, kw, says):
     start = time.perf_counter()
     with pytest.raises(GalvatronError, match=says): GPTDataset(IndexedDataset(corpora/'a'), **dict(dict(seq_length=16, cache=False), **kw))
     assert time.perf_counter()-start<5
+
+def damaged(corpora, tmp_path, where, value, n):
+    raw = bytearray((corpora/'a.idx').read_bytes())
+    raw[where:where+n] = value.to_bytes(n, 'little', signed=True)
+    (tmp_path/'x.idx').write_bytes(raw)
+    (tmp_path/'x.bin').write_bytes((corpora/'a.bin').read_bytes())
+    return IndexedDataset(tmp_path/'x', mmap=n==8)
+
+def test_damage_inside_the_index(corpora, tmp_path):
+    with pytest.raises(GalvatronError, match='negative length'): GPTDataset(damaged(corpora, tmp_path, 34, -5, 4), 16, cache=False)
+    for mmap in (True,False):
+        ds = damaged(corpora, tmp_path, 34+4*97+8*3, 2**50, 8)
+        ds = IndexedDataset(tmp_path/'x', mmap)
+        with pytest.raises(GalvatronError, match='x.bin: tokens .* lie outside'): ds[3]
+
+def test_wishes_beyond_memory(corpora):
+    with pytest.raises(GalvatronError, match='10,000,000,000,000 samples of 16 tokens would take .* GiB'): GPTDataset(IndexedDataset(corpora/'a'), 16, 10**13, cache=False)
+
+@pytest.mark.parametrize('words,says', [
+    (['inf','a','1','b'], 'must be finite'), (['nan','a','1','b'], 'must be finite'), (['-1','a','1','b'], 'not negative'), (['0','a','0','b'], 'not all zero')])
+def test_impossible_weights(corpora, words, says):
+    with pytest.raises(GalvatronError, match=says): build_datasets(DataArgs(full_paths(words, corpora)), 16, (10,0,0))
+
+def test_extreme_weights_equal_the_rule():
+    "Against the rule written with exact fractions, where no tie is near"
+    from fractions import Fraction
+    from galvatron.data.gpt import blend_order
+    for w in ([.001,.999], [1e-9,1-1e-9], [.3125,.6875], [.1,.2,.3,.4-1e-7,1e-7]):
+        taken, exact = [0]*len(w), []
+        for k in range(3000):
+            behind = [Fraction(x)*max(k, 1)-t for x,t in zip(w, taken)]
+            exact.append(behind.index(max(behind))); taken[exact[-1]] += 1
+        which,sample = blend_order(w, 3000)
+        assert (which!=exact).mean()<.01 and abs(np.bincount(which, minlength=len(w))-np.bincount(exact, minlength=len(w))).max()<=1
+        for i in range(len(w)): assert sample[which==i].tolist()==list(range((which==i).sum()))
+
+def test_folder_that_cannot_be_written(tmp_path):
+    (tmp_path/'file').write_text('')
+    write_lines(tmp_path/'a.jsonl', texts(3))
+    with pytest.raises(GalvatronError, match='cannot be written there'):
+        preprocess(PreprocessArgs(input=[str(tmp_path/'a.jsonl')], output_prefix=str(tmp_path/'file/x')), quiet=True)
 
 def test_only_empty_documents(tmp_path):
     with IndexedWriter(tmp_path/'e', 'uint16') as w: w.add_documents([], [0,0,0])

@@ -64,7 +64,7 @@ def test_resume_is_exact(runs):
     assert list(half)==list(range(1, 13)) and list(same)==list(range(13, 31))
     assert all(half[i]==whole[i] for i in half) and all(same[i]==whole[i] for i in same)
     assert all(abs(other[i]-whole[i])<5e-3*whole[i]+1e-3 for i in other)
-    assert [r['step'] for r in records(d/'ck_same')]==list(range(1, 31))
+    assert [r['step'] for r in records(d/'ck_same') if 'loss' in r]==list(range(1, 31))
 
 def test_metrics(runs):
     d, _ = runs
@@ -130,10 +130,10 @@ def refusals():
         def __getitem__(self, i): return {k:np.tile(v, 2) for k,v in super().__getitem__(i).items()}
     class Big(Counting):
         def __getitem__(self, i): return {k:v+VOCAB for k,v in super().__getitem__(i).items()}
-    class Positions(Counting):
-        def __getitem__(self, i): return super().__getitem__(i) | dict(position_ids=np.arange(SEQ))
+    class Kinds(Counting):
+        def __getitem__(self, i): return super().__getitem__(i) | dict(token_types=np.arange(SEQ))
     out = []
-    for data in (Long, Big, Positions, Counting):
+    for data in (Long, Big, Kinds, Counting):
         t = trainer()
         if data is Counting: # weights that are no numbers
             with torch.no_grad():
@@ -143,7 +143,7 @@ def refusals():
     return out
 
 def test_data_and_losses_that_cannot_be():
-    words = 'samples of 32 tokens, the model is set up for 16', 'vocabulary has 40 entries', 'position_ids', 'step 1: the loss is nan'
+    words = 'samples of 32 tokens, the model is set up for 16', 'vocabulary has 40 entries', 'token_types', 'step 1: the loss is nan'
     for ms in run_ranks(refusals, 2, timeout=120): assert len(ms)==4 and all(w in m for w,m in zip(words, ms))
 
 @pytest.mark.parametrize('kw,words', [

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLoader', 'state_pieces', 'crc_of', 'checksums',
-           'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer', 'make_room',
-           'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded', 'show', 'show_text', 'verify']
+           'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer',
+           'PieceWriter', 'make_room', 'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded',
+           'show', 'show_text', 'verify']
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
 import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
@@ -272,6 +273,20 @@ def _set_rng_state(state:Tensor):
     if cuda is not None and torch.cuda.is_available(): torch.cuda.set_rng_state(cuda)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #f9170816
+def _first_reason(e:BaseException)->BaseException:
+    "The error of the operating system that lies behind another, if there is one"
+    seen = e
+    while seen is not None and not isinstance(seen, OSError): seen = seen.__cause__ or seen.__context__
+    if seen is None and 'inline_container' in str(e): return OSError(f'a file could not be written to its end, as on a full disk ({str(e).splitlines()[0]})')
+    return seen or e
+
+class PieceWriter(FileSystemWriter):
+    "Files of DCP; says why a disk refuses"
+    def write_data(self, plan, planner):
+        try: return super().write_data(plan, planner)
+        except Exception as e: raise _first_reason(e) from None
+
+# %% ../../nbs/30_checkpoint.distributed.ipynb #41ebb984
 @patch
 def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
     "Write one iteration; GalvatronError on every rank if that fails on one, and then nothing has changed"
@@ -282,7 +297,7 @@ def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
         def write():
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')
-                dcp.save(pieces, storage_writer=FileSystemWriter(tmp), planner=PieceSaver(), process_group=self.group, no_dist=self.group is None)
+                dcp.save(pieces, storage_writer=PieceWriter(tmp), planner=PieceSaver(), process_group=self.group, no_dist=self.group is None)
             return checksums([*tmp.glob(f'__{self.rank}_*.distcp'), *([tmp/'.metadata'] if self.rank==0 else [])])
         files = {k:v for part in gathered(self.group, together(self.group, write)) for k,v in part.items()}
         together(self.group, lambda: self.rank or publish(tmp, name, dict(facts, files=files), self.model.plan, self.keep_last))
@@ -402,7 +417,7 @@ def tensor_differences(
     wanted:dict, # name -> shape in the model
 )->list: # one line each for missing, unexpected and misshapen tensors
     "What keeps a checkpoint from being loaded into a model"
-    missing, extra = [n for n in wanted if n not in saved], [n for n in saved if n not in wanted]
+    missing, extra = [n for n in wanted if n not in saved], sorted(n for n in saved if n not in wanted)
     bad = [f'{n} is {list(saved[n])} in the checkpoint, {list(wanted[n])} in the model' for n in wanted if n in saved and tuple(saved[n])!=tuple(wanted[n])]
     return [f'missing in the checkpoint: {n}' for n in missing] + [f'not in the model: {n}' for n in extra] + bad
 
@@ -447,6 +462,12 @@ def plan_of(facts:dict): # the `Plan` under which a checkpoint was saved, None i
     return Plan.from_json(facts['plan']) if facts['plan'] else None
 
 @patch
+def _check_model(self:Checkpointer, facts:dict, where):
+    "Raise for a model of another family; within a family the tensors tell"
+    saved, spec = facts['model'], self.model.spec
+    if saved['model_type']!=spec.model_type: raise GalvatronError(f"{where} holds a {saved['model_type']} model ({saved['name']}), this run trains {spec.model_type} ({spec.name})")
+
+@patch
 def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
     "Whether a checkpoint was saved under this run's plan and world size; GalvatronError showing both if that was demanded and is not so"
     saved, place = plan_of(facts), self.model.place
@@ -477,6 +498,7 @@ def load(self:Checkpointer,
     "Fill model and optimizer from a checkpoint of any plan. A collective call; GalvatronError on every rank, and nothing changed, for whatever does not fit"
     folder = gathered(self.group, together(self.group, lambda: find_checkpoint(root or self.root, iteration)))[0]
     facts = together(self.group, lambda: read_facts(folder))
+    self._check_model(facts, folder)
     same = self._same_plan(facts, same_plan, folder)
     raise_if(sum(gathered(self.group, damage(folder, facts, verify, (self.rank, self.model.place.world))), []), folder)
     saved = together(self.group, lambda: FileSystemReader(folder).read_metadata().state_dict_metadata)
@@ -528,7 +550,8 @@ def show_text(
         mark = ' (latest)' if f"iter_{r['iteration']:07d}"==latest else ''
         health = ('; '.join(r['problems'])) or ('whole, contents read' if contents else 'whole')
         how = f"saved {r['saved']} on {r['ranks']} ranks, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
-        out.append(f"iteration {r['iteration']}{mark}: {r['bytes']/2**20:,.1f} MiB, {how}: {health}")
+        size = f"{r['bytes']/2**20:,.1f} MiB, {how}: " if r['saved'] else '' # unknown where checkpoint.json cannot be read
+        out.append(f"iteration {r['iteration']}{mark}: {size}{health}")
     return '\n'.join(out)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #eb0dedc3

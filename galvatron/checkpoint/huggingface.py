@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'open_layer_files', 'open_rank_files', 'weights_in', 'match',
-           'load_pretrained', 'load_checkpoint', 'hf_class', 'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
+           'load_pretrained', 'load_checkpoint', 'hf_class', 'check_family', 'tokenizer_files', 'carry_tokenizer',
+           'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings
@@ -16,10 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, distributed as dist
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import FileSystemReader
 
-from .distributed import (Loaded, PieceLoader, PieceSaver, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, local_box, make_room, publish,
-                                              raise_if, read_facts, rectangles, tensor_differences)
+from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room,
+                                              publish, raise_if, read_facts, rectangles, tensor_differences, together)
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError
 
@@ -196,11 +197,44 @@ def hf_class(
     raise GalvatronError(f'transformers has no training model for {config.model_type}')
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #828fb605
+def check_family(
+    where, # for the message
+    asked:str|None, # such as llama, llama_hf or None
+    held:str, # what it is
+):
+    "GalvatronError if a folder holds a model of another family"
+    if asked and re.split('[_-]', asked)[0]!=held.split('_')[0]: raise GalvatronError(f'{where}: holds a {held} model, not {asked}')
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #cc135575
 _carried = ('tokenizer*', 'vocab.*', 'merges.txt', 'special_tokens_map.json', 'added_tokens.json', 'spiece.model', 'chat_template*',
             'generation_config.json', 'preprocessor_config.json')
 
-def _carry(source, out:Path):
-    for f in sorted({f for p in _carried for f in Path(source).glob(p)}): shutil.copy(f, out)
+def tokenizer_files(
+    path, # Hugging Face folder, checkpoint folder, or folder of one iteration
+)->list: # empty if there are none
+    "The files beside the weights that a tokenizer needs, and the settings of generation"
+    path = Path(path)
+    root = path.parent if (path/'checkpoint.json').exists() else path
+    for folder in root/'tokenizer', path:
+        if found := sorted({f for p in _carried for f in folder.glob(p) if f.is_file()}): return found
+    return []
+
+def carry_tokenizer(
+    source, # as for `tokenizer_files`
+    out, # folder to copy to, made if needed
+):
+    "Copy the files of a tokenizer, if there are any"
+    for f in tokenizer_files(source):
+        Path(out).mkdir(parents=True, exist_ok=True)
+        if f.parent!=Path(out): shutil.copy(f, out)
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #cdb790a8
+def _or_nothing(write, tmp:Path, out):
+    "Write to a temporary folder; if that fails, remove it and say so in one line"
+    try: together(None, write)
+    except GalvatronError as e:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise GalvatronError(f'{out} was not written: {e}') from None
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #b802c154
 PRECISION = dict(fp32=torch.float32, fp16=torch.float16, bf16=torch.bfloat16)
@@ -238,11 +272,13 @@ def g2h(
     iteration:int=None, # which one (default: the latest)
     dtype:str=None, # fp32, fp16 or bf16 (default: as saved)
     shard_mib:float=4096, # size of an output file, in MiB
-    tokenizer=None, # folder from which tokenizer files are carried over
+    tokenizer=None, # folder from which tokenizer files are carried over (default: those that came with the weights)
+    model_type:str=None, # our name of the family, if it should be checked
 )->Path: # the folder
     "Write a saved iteration as a Hugging Face folder; GalvatronError if the checkpoint is damaged or the folder is taken"
     folder, out = find_checkpoint(path, iteration), Path(out)
     facts = read_facts(folder)
+    check_family(folder, model_type, facts['model']['model_type'])
     raise_if(damage(folder, facts), folder)
     if dtype not in (None, *PRECISION): raise GalvatronError(f'dtype {dtype!r} is unknown (allowed: {", ".join(PRECISION)})')
     if out.exists() and (not out.is_dir() or any(out.iterdir())): raise GalvatronError(f'{out}: exists already')
@@ -250,8 +286,10 @@ def g2h(
     tmp = out.with_name(f'.{out.name}.tmp')
     shutil.rmtree(tmp, ignore_errors=True)
     tmp.mkdir(parents=True)
-    _write_pretrained(tmp, folder, saved, facts, PRECISION.get(dtype), int(shard_mib*2**20))
-    if tokenizer: _carry(tokenizer, tmp)
+    def write():
+        _write_pretrained(tmp, folder, saved, facts, PRECISION.get(dtype), int(shard_mib*2**20))
+        carry_tokenizer(tokenizer or folder, tmp)
+    _or_nothing(write, tmp, out)
     if out.exists(): out.rmdir()
     return tmp.rename(out)
 
@@ -303,14 +341,18 @@ def h2g(
 )->Path: # folder of the iteration
     "Write a Hugging Face folder as a checkpoint that any plan can load; GalvatronError if it is not a whole model"
     path, spec = Path(path), ModelSpec.from_hf(path)
-    if model_type and re.split('[_-]', model_type)[0]!=spec.model_type.split('_')[0]: raise GalvatronError(f'{path}: holds a {spec.model_type} model, not {model_type}')
+    check_family(path, model_type, spec.model_type)
+    if trained := [i for i in iterations(out) if i]: raise GalvatronError(f'{out}: holds trained iterations ({", ".join(map(str, trained))}); converted weights need a folder of their own')
     stored = open_weights(path)
     wanted, tied = parameter_shapes(spec.hf_config())
     pieces = {n: _Lazy(stored[s]) for n,s in match(wanted, stored, tied, path).items()}
     tmp = Path(out)/'.iter_0000000.tmp'
-    make_room(tmp)
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore')
-        dcp.save(pieces, storage_writer=FileSystemWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(), no_dist=True)
-    publish(tmp, 'iter_0000000', dict(facts_of(0, spec), files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
+    def write():
+        make_room(tmp)
+        with warnings.catch_warnings():
+            warnings.simplefilter('ignore')
+            dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(), no_dist=True)
+        carry_tokenizer(path, Path(out)/'tokenizer')
+        publish(tmp, 'iter_0000000', dict(facts_of(0, spec), files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
+    _or_nothing(write, tmp, out)
     return Path(out)/'iter_0000000'

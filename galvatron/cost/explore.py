@@ -76,14 +76,15 @@ def _efficiency(ax, points, seq):
     for form in sorted({f for f, w in at if w>1}):
         ws = [1] + sorted(w for f, w in at if f==form and w>1)
         ax.plot(ws, [at['tp', 1]/(w*at[form, w] if w>1 else at['tp', 1]) for w in ws], 'o-', ms=3, label=form)
-    ax.set(xlabel=f'width, batch {batch}', ylabel='efficiency', xscale='log', xticks=[1, 2, 4, 8], xticklabels=[1, 2, 4, 8]); ax.axhline(1, lw=0.5, color='k'); ax.legend(fontsize=7)
+    ax.set(xlabel=f'width, batch {batch}', ylabel='efficiency', xscale='log', xticks=[1, 2, 4, 8], xticklabels=[1, 2, 4, 8]); ax.minorticks_off(); ax.axhline(1, lw=0.5, color='k'); ax.legend(fontsize=7)
 
 # %% ../../nbs/09_cost.explore.ipynb #e8b069d6
 PALETTE = '#1f77b4', '#ff7f0e', '#2ca02c', '#d62728', '#9467bd', '#8c564b', '#e377c2', '#17becf', '#bcbd22', '#7f9fbf'
 COLOURS = {k: PALETTE[i] for i, k in enumerate(('parameters', 'optimizer', 'gradients', 'working copy', 'activation', 'logits', 'working memory', 'loss', 'fresh gradients', 'reduce buffer'))} | {
     'allocator reserve': '#bbb', 'context': '#888', 'sequence buffer': PALETTE[8], 'embedded tokens': PALETTE[9], 'stage input': PALETTE[6],
     'compute': PALETTE[0], 'recompute': PALETTE[9], 'tensor parallel': PALETTE[1], 'ulysses': PALETTE[8], 'parameter gather': PALETTE[3], 'gradient reduce': PALETTE[5], 'relayout': PALETTE[6], 'embedding': PALETTE[7],
-    'head and loss': PALETTE[4], 'vocabulary parallel': PALETTE[2], 'pipeline wait': '#e4e4e4', 'tied gradient': PALETTE[9], 'shared gradients': PALETTE[2], 'tokens, loss, norm': '#666'}
+    'head and loss': PALETTE[4], 'vocabulary parallel': PALETTE[2], 'pipeline wait': '#e4e4e4', 'tied gradient': PALETTE[9], 'shared gradients': PALETTE[2], 'tokens, loss, norm': '#666',
+    'parameter copies': '#f2a6a6', 'gradient copies': '#c9a79c', 'gradient norm': '#ddb'}
 
 def stacked(
     table, # Data frame: one row a term, one column a bar

@@ -31,7 +31,7 @@ def actions(
     kind:str, # 'gpipe' or 'pipedream_flush'
 ) -> list: # of ('F' or 'B', micro-batch)
     "What one stage does, in order"
-    if kind=='gpipe': return [('F', i) for i in range(chunks)] + [('B', i) for i in range(chunks)]
+    if kind=='gpipe' and pp>1: return [('F', i) for i in range(chunks)] + [('B', i) for i in range(chunks)]
     warm = min(pp-1-stage, chunks)
     out = [('F', i) for i in range(warm)]
     for i in range(chunks): out += [('F', i+warm)]*(i+warm<chunks) + [('B', i)]
@@ -45,7 +45,7 @@ def in_flight(
     kind:str, # 'gpipe' or 'pipedream_flush'
 ) -> int: # micro-batches whose activations a stage holds at its peak
     "How many forwards a stage is ahead of its backwards, at most"
-    return chunks if kind=='gpipe' else np.minimum(pp-stage, chunks)
+    return chunks if kind=='gpipe' and pp>1 else np.minimum(pp-stage, chunks)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #b064c283
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def _between(plan, rank, setting):
 
 # %% ../../nbs/08_cost.pipeline.ipynb #d46e6be9
 CONTEXT_MIB = 1024.0 # the predecessor's figure for a PyTorch context with its communicators, per GPU
-RESERVE = 0.08 # of all tensors: reserved over allocated memory of six plans on two H200s was 1.003 to 1.21, in the middle 1.08
+RESERVE = 0.08 # of all tensors: reserved over allocated memory of six plans on two H200s was 1.003 to 1.21, in the middle 1.08 (below: beside two H200s)
 
 def context_mib(hardware:HardwareProfile) -> float:
     "Memory of a process before its first tensor; none on a CPU, where it is not the device's"
@@ -390,8 +390,9 @@ class StagePrediction:
     def memory(self) -> dict:
         "MiB at the peak by term"
         c = self.cost
-        out = dict(c.states) | {name: self.in_flight*v for name, v in c.activation.items()}
-        for name, v in c.transient.items(): out[name] = out.get(name, 0.0) + v
+        out = dict(c.states)
+        for part, n in ((c.activation, self.in_flight), (c.transient, 1)):
+            for name, v in part.items(): out[name] = out.get(name, 0.0) + n*v
         return out | {'allocator reserve': RESERVE*sum(out.values()), 'context': self.context}
 
     @property
@@ -434,6 +435,7 @@ def predict(
 ) -> Prediction:
     "Iteration time and peak memory of a plan, itemised; `GalvatronError` names the profile key that is missing"
     p = pricer or Pricer(spec, hardware, profile, options, mode)
+    if any(p.hardware.world_size%(plan.pp_deg*s.width) for s in {*plan.layers, plan.vocab}): plan.check(p.hardware.world_size)
     pp, setting = plan.pp_deg, p.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1)
     costs = [stage_cost(plan, i, setting) for i in range(pp)]
     wires = [boundary_ms(plan, i, setting) for i in range(pp-1)]

@@ -11,6 +11,7 @@ import hashlib
 import os
 import uuid
 from array import array
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -152,9 +153,10 @@ def read(self:IndexedDataset,
     count:int, # Tokens
 )->np.ndarray: # [count], a view if the file is mapped
     "Consecutive tokens"
-    if self._tokens is not None: return self._tokens[start:start+count]
     if not count: return np.empty(0, self.dtype)
     size = self.dtype.itemsize
+    if not 0<=start<=start+count<=self.n_bytes//size: raise GalvatronError(f'{self.prefix}.bin: tokens {start}..{start+count} lie outside of {self.n_bytes} bytes; the index is damaged')
+    if self._tokens is not None: return self._tokens[start:start+count]
     return np.frombuffer(os.pread(self._file.fileno(), count*size, start*size), self.dtype)
 
 # %% ../../nbs/40_data.indexed.ipynb #4c4f6d0e
@@ -207,13 +209,19 @@ class IndexedWriter:
     ):
         self.prefix,self.dtype = str(prefix),np.dtype(dtype)
         _need(self.dtype in CODES, prefix, f'token type {self.dtype} is not of the format, allowed are {list(DTYPES.values())}')
-        Path(prefix).parent.mkdir(parents=True, exist_ok=True)
         self._lengths,self._documents,self._modes = array('i'),array('q',[0]),array('b') if multimodal else None
         self._temp = f'{prefix}.{uuid.uuid4().hex[:8]}.tmp'
-        self._file = open(self._temp+'.bin', 'wb')
+        try:
+            Path(prefix).parent.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._temp+'.bin', 'wb')
+        except OSError as e: raise GalvatronError(f'{prefix}: cannot be written there ({e.strerror})')
 
     def __enter__(self): return self
-    def __exit__(self, kind, value, trace): self.discard() if kind else self.close()
+    def __exit__(self, kind, value, trace):
+        try: self.discard() if kind else self.close()
+        except BaseException:
+            self.discard() # a full disk shows here at the latest
+            raise
 
 # %% ../../nbs/40_data.indexed.ipynb #9a847857
 @patch
@@ -326,10 +334,15 @@ def unigram_entropy(
     block:int=1<<24, # Tokens counted at a time
 )->float: # Nats a token
     "Loss of the best model without context"
-    counts = np.zeros(0, np.int64)
+    counts = Counter()
     for start in range(0, data.n_tokens, block):
-        c = np.bincount(data.read(start, min(block, data.n_tokens-start)))
-        counts = np.pad(counts, (0, max(0, len(c)-len(counts))))
-        counts[:len(c)] += c
-    p = counts[counts>0]/counts.sum()
+        ids,n = _count(data.read(start, min(block, data.n_tokens-start)))
+        counts.update(dict(zip(ids.tolist(), n.tolist())))
+    p = np.array(list(counts.values()))/counts.total()
     return float(-(p*np.log(p)).sum())
+
+def _count(tokens):
+    "Different values and how often each occurs; a table where ids are small, else sorting"
+    if tokens.dtype.kind=='f' or tokens.min()<0 or tokens.max()>=1<<24: return np.unique(tokens, return_counts=True)
+    n = np.bincount(tokens)
+    return np.flatnonzero(n), n[n>0]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ABBREVIATIONS', 'PreprocessArgs', 'read_documents', 'is_text', 'batches', 'split_sentences', 'Encoded', 'Report',
-           'preprocess', 'write_about', 'read_about', 'data_show', 'write_pydoc_topics']
+           'preprocess', 'write_about', 'read_about', 'MergeArgs', 'merge_datasets', 'data_show', 'write_pydoc_topics']
 
 # %% ../../nbs/42_data.preprocess.ipynb #d486971f
 import gzip
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from tqdm.auto import tqdm
 
-from .indexed import IndexedDataset, IndexedWriter, dtype_for
+from .indexed import IndexedDataset, IndexedWriter, dtype_for, merge
 from .tokenizer import ByteTokenizer, TokenizerArgs, load_tokenizer
 from ..plan import GalvatronError
 
@@ -230,6 +230,9 @@ def preprocess(
 def write_about(prefix:str, args:TokenizerArgs, tok):
     "Write `prefix.json`, which says how the tokens were made"
     about = {f.name:getattr(args, f.name) for f in fields(TokenizerArgs)} | dict(eod=tok.eod, n_ids=tok.vocab_size)
+    _write_json(prefix, about)
+
+def _write_json(prefix, about):
     temp = f'{prefix}.{os.getpid()}.tmp.json'
     Path(temp).write_text(json.dumps(about, indent=1)+'\n')
     os.replace(temp, f'{prefix}.json')
@@ -240,6 +243,30 @@ def read_about(prefix:str)->dict:
     path = Path(f'{prefix}.json')
     try: return json.loads(path.read_text()) if path.is_file() else {}
     except ValueError as e: raise GalvatronError(f'{path}: not JSON ({e})')
+
+# %% ../../nbs/42_data.preprocess.ipynb #3c45be07
+@dataclass
+class MergeArgs:
+    "What to join"
+    input:list[str]=field(default_factory=list) # Prefixes in this order; a folder stands for all datasets in it, by name
+    output_prefix:str='' # Prefix of the result
+
+def merge_datasets(
+    args:MergeArgs, # Arguments
+)->IndexedDataset: # The result
+    "Join datasets that were tokenised alike"
+    if not args.output_prefix: raise GalvatronError('--output-prefix: name the result')
+    prefixes = [q for p in args.input for q in (sorted(str(f)[:-4] for f in Path(p).glob('*.idx')) if os.path.isdir(p) and not os.path.isfile(f'{p}.idx') else [_prefix(p)])]
+    if not prefixes: raise GalvatronError(f"--input {' '.join(args.input)}: no dataset was found; name prefixes, or a folder of .bin and .idx files")
+    abouts = {p:read_about(p) for p in prefixes}
+    told = {tuple(a.get(k) for k in ('tokenizer_type','n_ids','eod')):p for p,a in abouts.items() if a}
+    if len(told)>1: raise GalvatronError('the datasets were tokenised differently: '+', '.join(f'{p} ({t}, {n} ids, end {e})' for (t,n,e),p in told.items()))
+    res = merge(prefixes, args.output_prefix)
+    if all(abouts.values()): _write_json(args.output_prefix, abouts[prefixes[0]])
+    else: Path(f'{args.output_prefix}.json').unlink(missing_ok=True) # of an earlier dataset
+    return res
+
+def _prefix(path): return path.removesuffix('.idx').removesuffix('.bin')
 
 # %% ../../nbs/42_data.preprocess.ipynb #3fc3ee6e
 def data_show(

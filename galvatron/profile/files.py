@@ -553,13 +553,19 @@ def over_width(
 
 # %% ../../nbs/03_profile.files.ipynb #9d09b124
 @patch
+def _measured(self:ModelProfile, fld, kind, k, form):
+    "Width -> (batch, length) -> one field of one module, remembered"
+    key = (fld,kind,k,form)
+    if key not in self._memo:
+        at = {w:{(p.batch,p.seq):v for p in ps if (v := getattr(p, fld)) is not None} for w,ps in self._rows.get((kind,k,form), {}).items()}
+        self._memo[key] = {w:rows for w,rows in at.items() if rows}
+    return self._memo[key]
+
+@patch
 def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
     "One field of one module at any width, batch and length; `mode` None means memory"
     what = f'{self.model} {fld} of {kind if kind!="layer" else "layertype_"+str(k)} ({form})'
-    ws = {}
-    for w,ps in self._rows.get((kind,k,form), {}).items():
-        rows = {(p.batch,p.seq):getattr(p, fld) for p in ps if getattr(p, fld) is not None}
-        if rows: ws[w] = rows
+    ws = self._measured(fld, kind, k, form)
     if not ws: raise GalvatronError(f'{what} was not profiled')
     def at(w, b): 
         if mode: return over_batch_and_length(ws[w], b, seq, mode, what)
@@ -578,7 +584,7 @@ def _get(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode, fall=()
     "As `_value`, remembered, and taking the first of several forms that was profiled"
     key = (fld,kind,k,form,width,batch,seq,mode)
     if key not in self._memo:
-        forms = [f for f in (form,*fall) if any(getattr(p, fld) is not None for ps in self._rows.get((kind,k,f), {}).values() for p in ps)]
+        forms = [f for f in (form,*fall) if self._measured(fld, kind, k, f)]
         self._memo[key] = self._value(fld, kind, k, (forms or [form])[0], width, batch, seq, mode)
     return self._memo[key]
 

@@ -80,6 +80,7 @@ class TrainArgs:
     load_iteration:int|None=None # Which step of it; default: the latest
     load_distributed:bool=_also(False, '--distributed_checkpoint') # Refuse a checkpoint of another plan
     exit_interval:int|None=None # Stop when the step is a multiple of this, after saving
+    exit_duration:float|None=_also(None, '--exit_duration_in_mins') # Stop, after saving, when the run has taken so many minutes
     initialize_on_meta:int=1 # Accepted: weights are always made layer by layer, on their rank
     log_interval:int=10 # Steps between lines on the console
     log_dir:str|None=None # Folder of metrics.jsonl, TensorBoard files and traces; default: save
@@ -97,7 +98,7 @@ class TrainArgs:
 @patch
 def check(self:TrainArgs):
     "Refuse values that cannot be meant"
-    positive = 'train_iters', 'train_samples', 'epochs', 'lr_decay_iters', 'eval_interval', 'save_interval', 'exit_interval', 'log_interval', 'lr'
+    positive = 'train_iters', 'train_samples', 'epochs', 'lr_decay_iters', 'eval_interval', 'save_interval', 'exit_interval', 'exit_duration', 'log_interval', 'lr'
     least = {**dict.fromkeys(positive, None), **dict.fromkeys(('lr_warmup_iters', 'eval_iters', 'clip_grad', 'min_lr', 'profile', 'adam_eps', 'lr_wsd_decay_iters'), 0)}
     for k,low in least.items():
         v = getattr(self, k)
@@ -157,8 +158,12 @@ def datasets(
 
 # %% ../../nbs/26a_runtime.arguments.ipynb #407ab9c3
 def _about(data:DataArgs, spec:ModelSpec)->int|None: # id that ends a document
-    "What the first token file says of itself, compared with the model"
-    words = data.data_path or data.train_data_path
-    about = read_about(parse_blend(words)[0][0]) if words and not data.mock_data else {}
-    if about.get('n_ids', 0)>spec.vocab: raise GalvatronError(f"the data have {about['n_ids']} different tokens, but the vocabulary has {spec.vocab} entries (--vocab_size)")
-    return about.get('eod')
+    "What the token files say of themselves, compared with the model and with each other"
+    words = [] if data.mock_data else [w for w in (data.data_path, data.train_data_path, data.valid_data_path, data.test_data_path) if w]
+    abouts = {p:read_about(p) for w in words for p in parse_blend(w)[0]}
+    for p,a in abouts.items():
+        if a.get('n_ids', 0)>spec.vocab: raise GalvatronError(f"{p}: the data have {a['n_ids']} different tokens, but the vocabulary has {spec.vocab} entries (--vocab_size)")
+    if data.eod_id is not None: return data.eod_id
+    eods = {p:a['eod'] for p,a in abouts.items() if a.get('eod') is not None}
+    if len(set(eods.values()))>1: raise GalvatronError(f"the token files end documents with different ids: {', '.join(f'{p} {i}' for p,i in eods.items())} (--eod-id says which holds)")
+    return next(iter(eods.values()), None)

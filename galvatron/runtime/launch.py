@@ -140,14 +140,14 @@ def free_port()->int:
         return s.getsockname()[1]
 
 # %% ../../nbs/28_runtime.launch.ipynb #c8ae0b94
-def _descendants(pid:int)->list:
+def _descendants(pid:int, generations:int=1000)->list:
     "Process ids of the children, their children and so on, as /proc tells (Linux; empty elsewhere)"
     parents = {}
     for f in Path('/proc').glob('[0-9]*/stat'):
         try: parents[int(f.parent.name)] = int(f.read_text().rsplit(')', 1)[1].split()[1])
         except (OSError, ValueError, IndexError): pass # gone meanwhile
     found, new = [], [pid]
-    while new: found += (new := [c for c,p in parents.items() if p in new])
+    while new and (generations := generations-1)>=0: found += (new := [c for c,p in parents.items() if p in new])
     return found
 
 # %% ../../nbs/28_runtime.launch.ipynb #6ec5e0f5
@@ -260,20 +260,32 @@ def _agent(argv)->int:
     return 0
 
 # %% ../../nbs/28_runtime.launch.ipynb #0bbea784
+def _tell(p, sig:int, first:bool):
+    "Pass a signal on: the first SIGTERM to the ranks, anything else to torchrun"
+    ranks = _descendants(p.pid, 1) if first and sig==signal.SIGTERM else []
+    for pid in ranks:
+        try: os.kill(pid, sig)
+        except ProcessLookupError: pass # ended meanwhile
+    if not ranks: os.killpg(p.pid, sig)
+
+# %% ../../nbs/28_runtime.launch.ipynb #382a4b79
 def torchrun(
     argv, # arguments after the module
     nproc:int, # processes on this node
     timeout:float|None=None, # seconds; None: no limit
     **kwargs, # of torchrun_arguments
-)->int: # exit code of the first rank that failed, 0 if none did, 124 when the limit was reached
+)->int: # exit code of the first rank that failed, 0 if none did, 124 when the limit was reached, 128 + n after signal n
     "Run a command line under torchrun, and end everything it started when it ends, fails, is interrupted or takes too long"
     cmd = [sys.executable, '-m', 'galvatron.runtime.launch', '--agent', *torchrun_arguments(argv, nproc, **kwargs)]
     link = interface_to(kwargs.get('master_addr', '')) if kwargs.get('nnodes', 1)>1 else None
     env = {'OMP_NUM_THREADS':'1', **({'GLOO_SOCKET_IFNAME':link} if link else {}), **os.environ}
     p = subprocess.Popen(cmd, env=env, start_new_session=True)
-    def forward(sig, frame): os.killpg(p.pid, sig)
+    told = []
+    def forward(sig, frame):
+        told.append(sig)
+        _tell(p, sig, len(told)==1)
     old = {s:signal.signal(s, forward) for s in (signal.SIGINT, signal.SIGTERM)}
-    try: return p.wait(timeout)
+    try: return p.wait(timeout) or (128+told[0] if told else 0)
     except subprocess.TimeoutExpired:
         print(f'galvatron: error: not finished after {timeout:g} s; ending all ranks', file=sys.stderr)
         return 124

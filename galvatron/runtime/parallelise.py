@@ -5,21 +5,26 @@
 # %% auto #0
 __all__ = ['recipes', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of', 'rule_of',
            'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'reseed', 'seeded',
-           'attention', 'attention_kernels', 'fuse_norms', 'bare_forwards', 'compiled', 'parallelise']
+           'Pieces', 'within_pieces', 'attention', 'attention_kernels', 'fuse_norms', 'bare_forwards', 'compiled',
+           'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
+try: from torch.nn.attention.varlen import varlen_attn
+except ImportError: varlen_attn = None
 
 from .. import models
+from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
 from .collectives import all_to_all, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
 
@@ -298,6 +303,50 @@ def _band(seq, window, device):
     back = i[:,None]-i
     return (back>=0) & (back<window)
 
+# %% ../../nbs/23_runtime.parallelise.ipynb #576da190
+class Pieces:
+    "Parts of the tokens `[B, S]` that attend only to themselves"
+    def __init__(self,
+        segment_ids:Tensor, # `[B, S]` on the host: number of the document within its sample
+        device='cpu', # of the attention
+    ):
+        ends = cumulative_lengths(segment_ids.numpy())
+        self.lengths = np.diff(ends).tolist()                           # in the order of the flattened tokens
+        self.longest, self.whole = max(self.lengths), len(self.lengths)==len(segment_ids)
+        self.cumulative = torch.from_numpy(ends).to(device, non_blocking=True)
+
+# %% ../../nbs/23_runtime.parallelise.ipynb #b4123e93
+def _varlen(query, dropout):
+    "Whether one kernel can take all pieces"
+    known = varlen_attn is not None and {'scale', 'window_size', 'enable_gqa'}<=inspect.signature(varlen_attn).parameters.keys()
+    return (known and query.is_cuda and query.dtype in (torch.float16, torch.bfloat16) and not dropout and query.shape[-1]<=256
+            and query.shape[-1]%8==0 and torch.backends.cuda.flash_sdp_enabled())
+
+@torch.compiler.disable
+def within_pieces(
+    query:Tensor, # `[B, heads, S, d]`
+    key:Tensor, # `[B, kv heads, S, d]`
+    value:Tensor, # `[B, kv heads, S, d]`
+    pieces:Pieces, # of these samples
+    dropout:float=0., # probability
+    scaling:float|None=None, # of the scores; None: 1/sqrt(d)
+    window:int|None=None, # keys that a query sees at most
+    causal:bool=True, # a query sees no later key
+)->Tensor: # `[B, S, heads, d]`
+    "Attention that does not leave the pieces, in memory linear in S"
+    flat, gqa = [x.transpose(1, 2).flatten(0, 1) for x in (query, key, value)], query.shape[1]!=key.shape[1]
+    if _varlen(query, dropout):
+        reach = (window-1 if window and causal else -1, 0 if causal else -1)
+        out = varlen_attn(*flat, pieces.cumulative, pieces.cumulative, pieces.longest, pieces.longest, scale=scaling, window_size=reach, enable_gqa=gqa)
+    else: out = torch.cat([_piece(*p, dropout, scaling, window, causal, gqa) for p in zip(*(x.split(pieces.lengths) for x in flat))])
+    return out.unflatten(0, (query.shape[0], query.shape[2]))
+
+def _piece(q, k, v, dropout, scaling, window, causal, gqa):
+    "Attention within one piece, `[tokens, heads, d]` each"
+    band = _band(len(q), window, q.device) if causal and window and window<len(q) else None
+    q,k,v = (x.transpose(0, 1)[None] for x in (q, k, v))
+    return F.scaled_dot_product_attention(q, k, v, band, dropout, causal and band is None, scale=scaling, enable_gqa=gqa)[0].transpose(0, 1)
+
 # %% ../../nbs/23_runtime.parallelise.ipynb #8c725555
 def attention(
     module:nn.Module, # the attention module, with its context as `galvatron`
@@ -310,6 +359,7 @@ def attention(
     sliding_window:int|None=None, # keys that a query sees at most
     is_causal:bool|None=None, # overrides the module
     softcap:float|None=None, # not supported
+    pieces:Pieces|None=None, # parts of the samples that attend only to themselves
     **kwargs,
 )->tuple: # (`[B, S, heads, d]`, None)
     "Scaled dot-product attention for Hugging Face layers, under Ulysses if the layer's strategy says so"
@@ -317,6 +367,9 @@ def attention(
     c = module.galvatron
     if c.sp>1: query,key,value = _to_heads((query, key, value), c)
     causal = module.is_causal if is_causal is None else is_causal
+    if pieces is not None:
+        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)
+        return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
     if mask is None and causal and sliding_window and sliding_window<query.shape[2]: mask = _band(query.shape[2], sliding_window, query.device)
     out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1])
     out = out.transpose(1, 2)

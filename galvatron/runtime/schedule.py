@@ -13,7 +13,7 @@ from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError
 from .parallelise import attention_kernels
-from .stage import StageModel
+from .stage import Documents, StageModel
 
 # %% ../../nbs/25_runtime.schedule.ipynb #eeb70126
 def actions(
@@ -118,7 +118,8 @@ def count(self:Pipeline, micro_batches)->Tensor: # scalar, the same on every ran
 def _forward(self:Pipeline, micro_batch, got, scale, draw):
     "Forward of one micro-batch: what came in and what went out"
     x = None if got is None else got.requires_grad_(torch.is_grad_enabled())
-    y = self.model(x, self.seq, micro_batch.get('tokens'), micro_batch.get('labels'), scale, draw)
+    documents = Documents(self.model, micro_batch.get('segment_ids'), micro_batch.get('position_ids'))
+    y = self.model(x, self.seq, micro_batch.get('tokens'), micro_batch.get('labels'), scale, draw, documents)
     if self.behind: self.behind[0].send(y.detach())
     return x, y
 
@@ -155,7 +156,7 @@ def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
 # %% ../../nbs/25_runtime.schedule.ipynb #3d7c8043
 @patch
 def step(self:Pipeline,
-    micro_batches:list, # this rank's `dict(tokens, labels)`, `[b, S]` int64 each; None where a stage in the middle reads nothing
+    micro_batches:list, # this rank's `dict(tokens, labels)`, `[b, S]` int64 each; None where a stage in the middle reads nothing; of packed documents also `segment_ids` (on the host) and `position_ids`, for `document_rows`
     loss_scale:Tensor|None=None, # factor of the gradients, against underflow in fp16
 )->Tensor: # scalar, float64, on the device: mean loss over the valid tokens of the global batch
     "Forward and backward of a step; the gradients are complete when it returns"

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PEAKS', 'Late', 'peak_of', 'memory', 'reset_memory', 'Log', 'as_spec', 'set_weights', 'Trainer', 'Tracer', 'report',
-           'train']
+           'Leaving', 'train']
 
 # %% ../../nbs/27_runtime.train.ipynb #3f20aeb0
-import json, math, os, statistics, sys, time, traceback
+import json, math, os, signal, statistics, sys, threading, time, traceback
 from collections import deque
 from itertools import islice
 from pathlib import Path
@@ -16,10 +16,10 @@ import torch
 from fastcore.basics import patch
 from torch import distributed as dist
 
-from ..checkpoint.distributed import Checkpointer, iterations, local_box, raise_if, tensor_differences
-from ..checkpoint.huggingface import load_checkpoint
+from ..checkpoint.distributed import Checkpointer, iterations, local_box, raise_if, tensor_differences, together
+from ..checkpoint.huggingface import carry_tokenizer, load_checkpoint
 from ..data.gpt import DataArgs
-from ..data.loader import Loader
+from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions
 from .arguments import TrainArgs, datasets
@@ -177,7 +177,7 @@ class Trainer:
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         plan.check(self.world, self.spec, options)
         self.step, self.samples, self.total, self.reading = 0, 0, 0, {} # steps and samples done, steps of the run, further arguments of the Loader
-        self.pending, self.last, self.last_eval, self.history = None, {}, {}, deque(maxlen=10_000)
+        self.pending, self.last, self.last_eval, self.leaving, self.history = None, {}, {}, None, deque(maxlen=10_000)
         self._build(config)
         if weights: set_weights(self.model, weights)
         if self.args.load: self.load(self.args.load, self.args.load_iteration, self.args.load_distributed)
@@ -287,7 +287,10 @@ def _evaluate(self:Trainer, valid):
 def save(self:Trainer):
     "Save a checkpoint of this step; GalvatronError on every rank if one fails, and earlier checkpoints stay whole"
     self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict()))
-    self.log.say(f'step {self.step}: saved to {self.args.save} ({self.checkpoints.stall_ms/1e3:.1f} s)')
+    stall = self.checkpoints.stall_ms
+    how = 'being saved, while training goes on, to' if self.args.async_save else 'saved to'
+    self.log.say(f'step {self.step}: {how} {self.args.save} (training stood still for {stall/1e3:.2f} s)')
+    self.log.write(dict(step=self.step, save_stall_ms=stall))
 
 # %% ../../nbs/27_runtime.train.ipynb #0899a7eb
 @patch
@@ -299,7 +302,8 @@ def load(
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     if folder==self.args.save and iteration is None and not iterations(folder): return self.log.say(f'{folder}: no checkpoint yet, starting anew')
-    got = load_checkpoint(self.checkpoints, folder, iteration, same_plan)
+    got, save = load_checkpoint(self.checkpoints, folder, iteration, same_plan), self.args.save
+    if save: together(self.checkpoints.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
     if got.optimizer:
         self.step = self.pipeline.steps = got.iteration
         self.samples = got.state.get('samples', got.iteration*self.plan.global_bsz)
@@ -364,14 +368,14 @@ def loader(
     start_sample:int=0, # samples consumed before
 )->Loader:
     "Batches of a dataset for this rank, on its device; endless"
-    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, **self.reading)
+    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, document_rows_fn=self.model.document_rows, **self.reading)
 
 # %% ../../nbs/27_runtime.train.ipynb #0ba7dea9
 @patch
 def _check_sample(self:Trainer, data):
     "One sample tells whether model and data fit together"
-    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels'})
-    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (reset_position_ids and reset_attention_mask have to be off)")
+    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels', *DOCUMENT_KEYS})
+    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: tokens, labels, {', '.join(sorted(DOCUMENT_KEYS))})")
     if len(tokens)!=self.spec.seq: raise GalvatronError(f'the data have samples of {len(tokens)} tokens, the model is set up for {self.spec.seq} (--seq_length)')
     if tokens.max()>=self.spec.vocab: raise GalvatronError(f'the data have token {tokens.max()}, but the vocabulary has {self.spec.vocab} entries (--vocab_size)')
 
@@ -381,15 +385,50 @@ def _start(self:Trainer, train):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
-    self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
+    try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
+    except OSError as e: raise GalvatronError(f'{folder}: nothing can be written there ({e.strerror})') from None
     n = min(a.profile, self.total-self.step) if self.model.place.me==0 else 0
     if n: Path(folder or '.').mkdir(parents=True, exist_ok=True)
     self.tracer = Tracer(self.step+min(5, self.total-self.step-n), n, Path(folder or '.')/f'trace_rank{self.rank}.json')
     self.log.say(f"{self.spec}\n{self.plan.table(self.world)}\n{self.options.mixed_precision} on {self.world} x {torch.cuda.get_device_name(self.device) if self.device.type=='cuda' else 'CPU'}"
                  f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal')
+    self.leaving = Leaving(self.world, a.exit_duration, bool(a.save)) if a.save or a.exit_duration else None
     reset_memory(self.device)
 
 # %% ../../nbs/27_runtime.train.ipynb #a4f786c8
+class Leaving:
+    "Whether the run is to end early, known to all ranks after the same step"
+    def __init__(
+        self,
+        world:int, # ranks; a collective call of all of them
+        minutes:float|None=None, # until the time is over
+        on_signal:bool=True, # SIGTERM asks to leave, in place of ending the process
+    ):
+        self.group = dist.new_group(backend='gloo') if world>1 else None
+        self.end, self.asked, self.work = time.monotonic()+60*minutes if minutes else math.inf, 0, None
+        self.old = signal.signal(signal.SIGTERM, self._note) if on_signal and threading.current_thread() is threading.main_thread() else None
+
+    def _note(self, number, frame): self.asked = number
+
+    def restore(self):
+        "Let SIGTERM do what it did before"
+        if self.old is not None: signal.signal(signal.SIGTERM, self.old)
+
+# %% ../../nbs/27_runtime.train.ipynb #13a77b86
+@patch
+def why(
+    self:Leaving,
+    last:bool=False, # there is no further step: only finish what was begun
+)->str|None: # SIGTERM or exit_duration, the same on all ranks
+    "Tell what this rank knows, and learn what the ranks knew a step ago"
+    known, mine = None, torch.tensor([self.asked, int(time.monotonic()>self.end)])
+    if self.group is None: known = mine
+    else:
+        if self.work: known = (self.work[0].wait(), self.work[1])[1]
+        self.work = None if last or known is not None and known.any() else (dist.all_reduce(mine, dist.ReduceOp.MAX, self.group, async_op=True), mine)
+    if known is not None and known.any(): return signal.Signals(int(known[0])).name if known[0] else 'exit_duration'
+
+# %% ../../nbs/27_runtime.train.ipynb #15b2a8a4
 @patch
 def _loop(self:Trainer, batches, valid):
     "Steps until the end"
@@ -402,6 +441,9 @@ def _loop(self:Trainer, batches, valid):
         self.pending, mark = (self.step, self.samples, lr, now, mark), now
         self.tracer.after(self.step-1)
         stop = self.step>=self.total or bool(a.exit_interval and self.step%a.exit_interval==0)
+        if early := self.leaving and self.leaving.why(last=stop):
+            self.last_eval, valid, stop = dict(self.last_eval, stopped=early), None, True # no time for an evaluation
+            self.log.say(f'step {self.step}: {early}, leaving' + (' after a last checkpoint' if a.save else ''))
         if self._between(valid, stop): mark = Late(self.device) # what came between is not step time
         if stop: return
 
@@ -424,7 +466,7 @@ def fit(
     self:Trainer,
     train, # dataset of dict(tokens, labels), each `[S]`
     valid=None, # the same, held out
-)->dict: # record of the last step, with the last evaluation
+)->dict: # record of the last step, with the last evaluation, and `stopped`, why, if it left early
     "Train to the end of the run"
     try:
         self._check_sample(train)
@@ -439,6 +481,7 @@ def fit(
         raise
     finally:
         if hasattr(self, 'tracer'): self.tracer.stop()
+        if self.leaving: self.leaving.restore()
         self.log.close()
 
 # %% ../../nbs/27_runtime.train.ipynb #490e1c9b

@@ -11,7 +11,7 @@ __all__ = ['ONE_BYTE', 'FIRST_SHEET', 'HELPS', 'ARITHMETIC', 'FOLDERS', 'Config'
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, time
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class Config:
 @dataclass(eq=False)
 class Sheet:
     "Prices of layers and borders for one number of stages and many micro-batches `[..., M]`"
-    engine:'Engine'
+    engine:object # The engine it belongs to
     pp:int # Stages
     accumulate:bool # More than one micro-batch
     micros:np.ndarray # [M] samples
@@ -75,6 +75,7 @@ def allows(self:Sheet) -> np.ndarray: # [T, K, M]
     mask = np.array([[allowed(e.spec.layer_types[k], s, e.options.sequence_parallel) and obeys(s, dict(pin)) for s in self.strategies] for k, pin in e.types])
     return mask[..., None] & np.array([self.micros%s.dp(self.setting.stage_size)==0 for s in self.strategies])
 
+# %% ../../nbs/12_search.engine.ipynb #d03cccbc
 @patch
 def prices(self:Sheet):
     "Times `[T, K, 4, M]`; states, activation and transient `[T, K, M]`"
@@ -84,6 +85,7 @@ def prices(self:Sheet):
     times = np.stack([of(p) for p in PARTS[:4]], 2)*e.args.costmodel_coe
     return np.where(self.allows()[:, :, None], times, np.inf), *(of(p) for p in PARTS[4:])
 
+# %% ../../nbs/12_search.engine.ipynb #4c48157d
 @patch
 def borders(self:Sheet):
     "Relayouts inside, out of and into a stage, what a stage's input occupies, and messages one way and both ways"
@@ -96,6 +98,7 @@ def borders(self:Sheet):
     mib = np.array([[self.wide(token_mib(t, st)/(a.parts('B')*a.parts('S'))) for a in lays] for t in types])
     return move, depart, arrive, mib, self.wires(False), self.wires(True)
 
+# %% ../../nbs/12_search.engine.ipynb #08dbcb42
 @patch
 def wires(self:Sheet, both):
     "[L+1, M] message in front of each layer"
@@ -112,6 +115,7 @@ def ends(self:Sheet, v:VocabStrategy) -> np.ndarray: # [2, 7, M]: embedding and 
     make = lambda: np.array([[self.wide(c.total(p)) for p in PARTS] for head in (False, True) for c in [vocab_cost(v.layer(self.engine.args.default_dp_type), head, self.pp, self.setting)]])
     return self.recall(('ends', v), make)
 
+# %% ../../nbs/12_search.engine.ipynb #6935b421
 @patch
 def vocab_borders(self:Sheet, v:VocabStrategy):
     "[C, 2, M] relayouts from the embedding to the first layer and from the last layer to the head"
@@ -121,6 +125,7 @@ def vocab_borders(self:Sheet, v:VocabStrategy):
     make = lambda: (np.array([[self.wide(x) for x in relayout(cut, a, first, st)] for a in self.layouts]), np.array([[self.wide(x) for x in relayout(a, cut, last, st)] for a in self.layouts]))
     return self.recall(('borders', v), make)
 
+# %% ../../nbs/12_search.engine.ipynb #2acb01f0
 @patch
 def shared(self:Sheet) -> np.ndarray: # [4, M]
     "Times of every stage whatever it holds"
@@ -154,6 +159,7 @@ def ends(self:Table, v:VocabStrategy = None) -> np.ndarray: # [2, 7]
     "Price of embedding and head; without a strategy the least of any"
     return self.sheet.ends(v)[..., self.i] if v else np.min([self.sheet.ends(u)[..., self.i] for u in self.vocabularies], 0)
 
+# %% ../../nbs/12_search.engine.ipynb #291eefe3
 @patch
 def chain(
     self:Table,
@@ -192,6 +198,9 @@ class Engine:
         self.options = run_options(self.args)
         self.pricer = Pricer(self.spec, self.hardware, self.profile, self.options, self.args.mode)
         self.budget = (self.args.memory_mib - context_mib(self.hardware))/(1+RESERVE) - ONE_BYTE
+        fits = lambda v: vocab_allowed(self.spec, v, self.options.sequence_parallel)
+        self.spaces = {pp: (layer_strategies(self.args, self.stage_size(pp)), [v for v in vocab_strategies(self.args, self.stage_size(pp)) if fits(v)])
+                       for pp in stage_counts(self.args, self.spec.n_layers)}
         pins = parse_pins(self.args.pin, self.spec.n_layers)
         labels = [(k, tuple(sorted(pins.get(l, {}).items()))) for l, k in enumerate(type_indices(self.spec))]
         self.types = list(dict.fromkeys(labels))
@@ -199,10 +208,8 @@ class Engine:
         self.runs = tuple((self.types.index(labels[a]), b-a) for a, b in zip(cuts, cuts[1:]))
 
     def stage_size(self, pp): return self.args.world_size//pp
-    @lru_cache(None)
-    def strategies(self, pp): return layer_strategies(self.args, self.stage_size(pp))
-    @lru_cache(None)
-    def vocabularies(self, pp): return [v for v in vocab_strategies(self.args, self.stage_size(pp)) if vocab_allowed(self.spec, v, self.options.sequence_parallel)]
+    def strategies(self, pp): return self.spaces[pp][0]
+    def vocabularies(self, pp): return self.spaces[pp][1]
 
 # %% ../../nbs/12_search.engine.ipynb #561681d0
 FIRST_SHEET = 32 # largest micro-batch of the first sheet
@@ -223,11 +230,13 @@ def recommended_start(self:Engine) -> int:
     step = self.args.bsz_scale
     return max(int(0.35*min(most)+0.65*max(most))//step*step, step)
 
+# %% ../../nbs/12_search.engine.ipynb #34be7552
 @patch
 def sweep(self:Engine):
     "Batches to try"
     return batches(replace(self.args, min_bsz=self.recommended_start()) if self.args.recommend_min_bsz and self.args.settle_bsz<=0 else self.args)
 
+# %% ../../nbs/12_search.engine.ipynb #32954014
 @patch
 def cuts(self:Engine) -> dict: # micro-batch: ascending numbers of them
     "All ways to cut a batch of the space"
@@ -236,6 +245,7 @@ def cuts(self:Engine) -> dict: # micro-batch: ascending numbers of them
         for chunks in chunk_counts(self.args, bsz): out.setdefault(bsz//chunks, []).append(chunks)
     return {m: sorted(out[m]) for m in sorted(out)}
 
+# %% ../../nbs/12_search.engine.ipynb #54f9d131
 @patch
 def add_tables(self:Engine, pp, accumulate, micros):
     "Tables of a number of stages, sheet by sheet while something fits"
@@ -263,6 +273,7 @@ def numbers_of(self:Engine, table, kind, chunks):
     keep = [m for i, m in enumerate(chunks) if m<2*pp or i>=len(chunks)-2]
     return keep, [m for m in chunks if m not in set(keep)]
 
+# %% ../../nbs/12_search.engine.ipynb #a9174f22
 @patch
 def families(self:Engine):
     "(table, micro-batches, schedule, number left out) of everything in the space"
@@ -283,6 +294,7 @@ def mean_path(pp, chunks, kind):
     "Path weights for bounds of a schedule: its standard mixture, or the time of a single stage"
     return standard_paths(pp, chunks, kind)[-1] if pp>1 else (np.array([[chunks, chunks, 1.0, 1.0]]), np.zeros(0))
 
+# %% ../../nbs/12_search.engine.ipynb #04521054
 @patch
 def first_bound(self:Engine, table, chunks, kind) -> float: # ms a sample
     "What no plan of a family can beat, memory aside"
@@ -292,6 +304,7 @@ def first_bound(self:Engine, table, chunks, kind) -> float: # ms a sample
     once = (W@fixed).sum() + W[0]@ends[0, :4] + W[-1]@ends[1, :4]
     return float(once + layers)/(table.micro*chunks)
 
+# %% ../../nbs/12_search.engine.ipynb #86cc486d
 @patch
 def recall_ends(self:Table):
     "The least price of the ends, computed once"
@@ -314,6 +327,7 @@ class Found:
     @property
     def per_sample(self): return self.ms/self.config.bsz
 
+# %% ../../nbs/12_search.engine.ipynb #26d41bf1
 @patch
 def plan_of(self:Engine, c:Config, s:Solution) -> Plan:
     "The plan of a solution"
@@ -363,6 +377,7 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
     return best
 
+# %% ../../nbs/12_search.engine.ipynb #e914a892
 @patch
 def cap(self:Engine, keep, c=None) -> float: # ms a sample
     "What a configuration has to beat: the best of its own family, and the last of the best other families"
@@ -370,6 +385,7 @@ def cap(self:Engine, keep, c=None) -> float: # ms a sample
     times = sorted(f.per_sample for f in self.found.values() if f is not own)
     return min(times[keep-1] if len(times)>=keep else np.inf, own.per_sample if own else np.inf)
 
+# %% ../../nbs/12_search.engine.ipynb #7818a9f3
 @patch
 def attempt(self:Engine, how, bound, n, c, problem, keep):
     "Sketch or prove a configuration, and remember what came of it"
@@ -381,6 +397,7 @@ def attempt(self:Engine, how, bound, n, c, problem, keep):
     if how=='prove': self.lost = min(self.lost, s.bound/c.bsz)
     if s.layers and (own is None or s.ms/c.bsz < own.per_sample): self.found[c.family] = Found(c, s.ms, self.plan_of(c, s))
 
+# %% ../../nbs/12_search.engine.ipynb #3e2d5017
 @patch
 def refine(self:Engine, level, what):
     "One step up the ladder of bounds: [(ms a sample, what follows), ...]"
@@ -394,6 +411,7 @@ def refine(self:Engine, level, what):
     chains = [(Config(samples, chunks, pp, kind, v), table.chain(chunks, kind, v)) for v in table.vocabularies]
     return [(second_bound(chain)/samples, (c, chain)) for c, chain in chains]
 
+# %% ../../nbs/12_search.engine.ipynb #6a394917
 @patch
 def bound_left_out(self:Engine, best) -> float: # ms a sample
     "What no plan with a number of micro-batches that was left out can beat"
@@ -407,7 +425,7 @@ def bound_left_out(self:Engine, best) -> float: # ms a sample
     bounds = ((slowest(*f, v), f, v) for f in close for v in f[0].vocabularies)
     return min((max(b, silent(*f, v)) if b<best else b for b, f, v in bounds), default=np.inf)
 
-# %% ../../nbs/12_search.engine.ipynb #e914a892
+# %% ../../nbs/12_search.engine.ipynb #9cb144ed
 @dataclass(eq=False)
 class SearchResult:
     "What a search found"
@@ -425,6 +443,7 @@ class SearchResult:
     def prediction(self) -> Prediction: return self.predict(self.plan)
     def predict(self, plan) -> Prediction: return predict(plan, pricer=self.engine.pricer, memory_mib=self.engine.args.memory_mib)
 
+# %% ../../nbs/12_search.engine.ipynb #d0c109f9
 def search(
     spec:ModelSpec, # The model
     hardware:HardwareProfile, # Collectives and memory of the cluster
@@ -460,6 +479,7 @@ def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
     plan = small.plan_of(c, s)
     return predict(plan, pricer=self.pricer).peak_mib, plan
 
+# %% ../../nbs/12_search.engine.ipynb #7922baf0
 HELPS = dict(disable_ckpt=0, disable_sdp=0, disable_tp=0, disable_vtp=0, disable_pp=0, search_space='full', sp_space='tp+sp', sequence_parallel=True, embed_sdp=None, settle_chunk=-1,
              async_grad_reduce=False, fine_grained_mode=1, pin=[])
 
@@ -475,8 +495,10 @@ def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest p
         if other < need*0.99: out.append((' '.join(f'{k}={v}' for k, v in change.items()), other))
     return sorted(out, key=lambda o: o[1])
 
+# %% ../../nbs/12_search.engine.ipynb #086a5fd0
 def gib(mib): return f'{mib/1024:.1f} GiB'
 
+# %% ../../nbs/12_search.engine.ipynb #0de61c82
 @patch
 def nothing_fits(self:Engine) -> str:
     "Why there is no plan, and what would help"
@@ -507,6 +529,7 @@ def rule_of_thumb(self:Engine, bsz) -> Plan: # or None if none of them fits
                             vocab_tp=tp, default_dp_type='zero2')
         if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer, memory_mib=a.memory_mib).fits: return plan
 
+# %% ../../nbs/12_search.engine.ipynb #b3bf8d18
 @patch
 def baselines(self:SearchResult) -> dict: # name: Prediction or None
     "Other people's plans for the same batch"
@@ -534,6 +557,7 @@ def binds(p:Prediction) -> list: # sentences
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
     return out
 
+# %% ../../nbs/12_search.engine.ipynb #cf6d72e1
 def differences(p:Prediction, q:Prediction) -> list: # (term, ms in p, ms in q), largest difference first
     "Terms of an iteration's time, averaged over the stages, in which two plans differ"
     mean = lambda x: {k: sum(s.time.get(k, 0.0) for s in x.stages)/len(x.stages) for k in {k for s in x.stages for k in s.time}}
@@ -576,6 +600,7 @@ def memory_curve(
     rows = [(float(b), search(spec, hardware, profile, replace(args, memory_constraint=float(b), top_k=1))) for b in budgets]
     return [(b, r.prediction.throughput if r.plan else 0.0, r.plan) for b, r in rows]
 
+# %% ../../nbs/12_search.engine.ipynb #cea6a7c8
 def draw_curve(
     rows:list, # From the curve
     ax=None, # Matplotlib axes (default: a new figure)
@@ -604,6 +629,7 @@ def _folder(given, kind):
     "The folder that was named, or the first usual one that exists"
     return given or next((f for f in FOLDERS[kind] if Path(f).is_dir()), FOLDERS[kind][0])
 
+# %% ../../nbs/12_search.engine.ipynb #508d9986
 def read_profiles(
     args:SearchArgs,
     spec:ModelSpec, # The model
@@ -625,6 +651,7 @@ def banner(text): return f"{'='*25} {text} {'='*25}"
 
 def _ints(mib): return f"[{', '.join(f'{m:.0f}' for m in mib)}]"
 
+# %% ../../nbs/12_search.engine.ipynb #e37a6a81
 def final_lines(r:SearchResult) -> list:
     "The result in the words of the user guide"
     a, plan, p, v = r.engine.args, r.plan, r.prediction, r.plan.vocab
@@ -635,6 +662,7 @@ def final_lines(r:SearchResult) -> list:
             f'pp_deg={plan.pp_deg} Minimized timecost={p.iteration_ms/1e3:.6g} Memory remaining={_ints(a.memory_mib-u for u in used)} Memory cost={_ints(used)}',
             f'Min_tp={min(widths)} Max_tp={max(widths)}', plan.text(a.world_size)]
 
+# %% ../../nbs/12_search.engine.ipynb #32b0947d
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
@@ -644,7 +672,7 @@ def reasons(r:SearchResult) -> list:
         out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
     return out
 
-# %% ../../nbs/12_search.engine.ipynb #e37a6a81
+# %% ../../nbs/12_search.engine.ipynb #22d11412
 def report(r:SearchResult) -> str:
     "Everything a search has to say"
     e, a = r.engine, r.engine.args
@@ -658,6 +686,7 @@ def report(r:SearchResult) -> str:
     lines += final_lines(r) + reasons(r) if r.plan else ['No valid configuration found.']
     return '\n'.join(lines)
 
+# %% ../../nbs/12_search.engine.ipynb #ae2ba691
 def save_plan(
     r:SearchResult,
     folder, # Where strategy files go
@@ -680,6 +709,7 @@ def write_curve(r:SearchResult, stem):
     draw_curve(rows).figure.savefig(f'{stem}.png', bbox_inches='tight', dpi=150)
     return [f'{stem}.csv', f'{stem}.png']
 
+# %% ../../nbs/12_search.engine.ipynb #683ab06d
 def run_search(
     args:SearchArgs, # Options
     spec:ModelSpec, # The model

@@ -98,6 +98,7 @@ def is_off(
     if what=='vtp': return bool(args.disable_vtp) or is_off(args, 'tp')
     return bool(getattr(args, f'disable_{what}')) or what in OFF.get(args.search_space, ())
 
+# %% ../../nbs/10_search.space.ipynb #d4ab720b
 def uniform_only(args:SearchArgs) -> bool:
     "One strategy for all layers?"
     return not args.fine_grained_mode or args.search_space=='3d'
@@ -123,6 +124,7 @@ def contradictions(args:SearchArgs) -> list: # messages
         if not ok: out.append(f'{name}: {getattr(a, name)} (allowed: -1, or above 0)')
     return out + _bad_choices(a)
 
+# %% ../../nbs/10_search.space.ipynb #9aa1085e
 def _bad_choices(a):
     "Options whose value is none of their choices"
     fields = SearchArgs.__dataclass_fields__.values()
@@ -141,6 +143,7 @@ def divisors(n:int, most:int=None) -> tuple:
     small = [d for d in range(1, int(n**0.5)+1) if n%d==0]
     return tuple(d for d in sorted({*small, *(n//d for d in small)}) if most is None or d<=most)
 
+# %% ../../nbs/10_search.space.ipynb #bd9dcdde
 def stage_counts(
     args:SearchArgs,
     n_layers:int, # Layers of the model: each stage has one at least
@@ -150,6 +153,7 @@ def stage_counts(
     ok = divisors(args.world_size, min(args.max_pp_deg, n_layers))
     return ok[-1:] if args.search_space=='pp' else ok
 
+# %% ../../nbs/10_search.space.ipynb #880bf380
 def widths(
     args:SearchArgs,
     stage_size:int, # Ranks of a stage
@@ -174,6 +178,7 @@ def layer_strategies(
             out += [LayerStrategy(w, ulysses, consecutive, t, c) for t in types for c in ((False,) if is_off(args, 'ckpt') else (False, True))]
     return out
 
+# %% ../../nbs/10_search.space.ipynb #8f711e74
 def _forms(args): return {'tp': (False,), 'tp+sp': (False, True), 'sp': (True,)}[args.sp_space]
 
 # %% ../../nbs/10_search.space.ipynb #87edfd22
@@ -200,6 +205,7 @@ def allowed(
     "Can a layer of this type have this strategy?"
     return s.width==1 or not any(_misfits(layer, s.width, s.ulysses, sequence_parallel))
 
+# %% ../../nbs/10_search.space.ipynb #0a42bddd
 def vocab_allowed(
     spec:ModelSpec,
     v:VocabStrategy,
@@ -225,6 +231,7 @@ def parse_pins(
         for l in range(first, last+1): out.setdefault(l, {}).update(_pin_values(text, m[3]))
     return out
 
+# %% ../../nbs/10_search.space.ipynb #60529acf
 def _pin_values(text, values):
     "The keys of one pin"
     out = {}
@@ -252,6 +259,7 @@ def batches(args:SearchArgs) -> range:
     low = max(args.min_bsz, step)//step*step
     return range(low, args.max_bsz//step*step+step if args.max_bsz%step==0 else -(-args.max_bsz//step)*step, step)
 
+# %% ../../nbs/10_search.space.ipynb #f490886e
 def chunk_counts(
     args:SearchArgs,
     bsz:int, # Global batch
