@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['YES', 'NO', 'COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main',
-           'ModelArgs', 'PlanArgs', 'warn', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'search', 'validate_a100', 'preprocess_data', 'data_merge', 'DataShowArgs', 'data_show',
-           'without', 'train', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_verify', 'ConvertArgs',
-           'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h', 'QuickstartArgs', 'visible_gpus',
-           'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table',
-           'quickstart', 'report']
+           'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs',
+           'profile_hardware', 'profile_model', 'search', 'validate_a100', 'preprocess_data', 'data_merge',
+           'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
+           'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
+           'QuickstartArgs', 'visible_gpus', 'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder',
+           'run_step', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -263,6 +263,19 @@ def plan(self:PlanArgs,
 
 # %% ../nbs/60_cli.ipynb #9d6b995b
 def warn(message:str): print(f'galvatron: warning: {message}', file=sys.stderr)
+
+# %% ../nbs/60_cli.ipynb #d893e2c3
+@command('init', 'Start', 'copy the scripts and profiles of the model zoo to a folder of yours')
+def init(argv):
+    *_,pos,_ = parse('init', argv, about='Copy model_zoo and profile_hardware to a folder.\n\n  galvatron init work && cd work/model_zoo/llama_hf && sh scripts/search_dist.sh', dir='Folder to copy to')
+    import galvatron
+    here,to = Path(galvatron.__file__).resolve().parent,Path(pos.dir)
+    names = 'model_zoo','profile_hardware'
+    if (there := [str(to/n) for n in names if (to/n).exists()]): raise GalvatronError(f"init: {' and '.join(there)} exist{'s' if len(there)==1 else ''} already; nothing was copied")
+    try:
+        for n in names: shutil.copytree(here/n, to/n, ignore=shutil.ignore_patterns('__pycache__'))
+    except (OSError, shutil.Error) as e: raise GalvatronError(f'init: cannot write to {to}: {getattr(e, "strerror", None) or e}') from None
+    print('\n'.join(f'{to/n}: {sum(p.is_file() for p in (to/n).rglob("*"))} files' for n in names))
 
 # %% ../nbs/60_cli.ipynb #a98bc4e2
 @dataclass

@@ -1,9 +1,10 @@
 "Profiles: what notebooks cannot show. Several gloo processes, ranks that die, memory that runs out, interruptions, and files of every generation"
-import json, os, signal, socket, stat, subprocess, sys, time
+import json, os, signal, socket, stat, statistics, subprocess, sys, time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError
@@ -166,7 +167,7 @@ def test_profile_then_resume_then_force(tmp_path, monkeypatch):
     ModelProfile.load(tmp_path, SPEC, 'fp32').save(tmp_path)
     assert content(tmp_path)==before
     profile_model_counting(replace(a, force=True, batches='1', widths='1'), monkeypatch, real, ran := [])
-    assert len(ran)==3
+    assert len(ran)==1
     doc = json.loads(content(tmp_path)[model_files('fp32', SPEC.name)['computation']])
     assert {'layernum[1]_bsz1_seq32','layernum[2]_bsz1_seq32','layertype_0_bsz1_seq32','layertype_other_bsz1_seq32'}==set(doc)
 
@@ -207,3 +208,44 @@ def test_a_family_without_a_recipe_says_so(tmp_path):
     t5 = ModelSpec.from_size('t5_hf', 't5-small')
     with pytest.raises(GalvatronError): profile_model(replace(TINY, output_dir=str(tmp_path), profile_seq_length_list='32,32'), t5)
     assert ModelProfile.load((profile_model(ProfileModelArgs(analytic='h200', output_dir=str(tmp_path)), t5), tmp_path)[1], t5).forward_ms(1, 4)>0
+
+# --- timing in alternation
+
+def test_a_clock_that_slows_down_drops_out_of_differences(monkeypatch):
+    clock = [0., 0] # ms, calls
+    def once_ms(calls, device): # a device that is 5 % slower with each call
+        out = []
+        for c in calls: out.append(c()*(1+.05*clock[1])); clock[1] += 1
+        return out
+    monkeypatch.setattr(model, 'once_ms', once_ms)
+    order = []
+    def run(name, ms): return lambda: (order.append(name), ms)[1]
+    got = model.alternate({'layer':[run('f', 1.), run('b', 2.)], 1:[run(1, 3.)], 2:[run(2, 4.)]}, torch.device('cpu'), 0., least=9)
+    assert order==['f','b',1,2]*(2+9) and [len(x) for v in got.values() for x in v]==[9]*4 # two rounds of warming
+    alone, difference = statistics.median(got['layer'][0]), model.excess(got[2][0], got[1][0])
+    assert abs(difference/alone-1)<.2
+    order.clear(); clock[1] = 0
+    apart = [statistics.median(once_ms([run('', ms)]*9, None)) for ms in (1., 3., 4.)]
+    assert abs((apart[2]-apart[1])/apart[0]-1)>.5 # one burst after the other: far off
+
+def test_warming_lasts_as_long_as_asked(monkeypatch):
+    monkeypatch.setattr(model, 'once_ms', lambda calls, device: [c() for c in calls])
+    ran = []
+    model.alternate({'a':[lambda: (ran.append(1), 10.)[1]]}, torch.device('cpu'), 0., heat_ms=95., least=4)
+    assert len(ran)==10+4
+
+def test_layer_and_whole_models_come_from_one_build(tmp_path, monkeypatch):
+    built, real = [], model.build
+    monkeypatch.setattr(model, 'build', lambda group, *r: (built.append({(t.form,t.width) for t in group}), real(group, *r))[1])
+    m = profile_model(replace(TINY, output_dir=str(tmp_path), forms='tp', batches='1,2'), SPEC)
+    assert built==[{('tp',1)}, {('tp',2)}]
+    assert {(d['layers'][0],d['batch']) for d in m.depths}=={(n,b) for n in (1,2) for b in (1,2)} and len(m.optimizer)==2
+
+def test_a_layer_is_kept_where_whole_models_do_not_fit(tmp_path, monkeypatch):
+    real = model.run_task
+    def no_models(task, *rest, **k):
+        if task.depths: raise RuntimeError("can't allocate memory")
+        return real(task, *rest, **k)
+    monkeypatch.setattr(model, 'run_task', no_models)
+    m = profile_model(replace(TINY, output_dir=str(tmp_path), widths='1', batches='1'), SPEC)
+    assert all(d['oom'] for d in m.depths) and not any(p.oom for p in m.points)

@@ -21,16 +21,16 @@ def spec_of(name, tiny):
     from galvatron.model_spec import ModelSpec
     return ModelSpec.from_size(MODELS[name][0], name, **({**TINY, 'num_key_value_heads':8} if tiny and MODELS[name][0]=='llama_hf' else TINY if tiny else {}))
 
-def measure(name, folder, seconds, o):
-    "One model: few batches at every width and form, then every batch to 8 at width 1"
+PASSES = [ # what is measured first serves every width: a later pass is for where time is left
+    dict(batches='1,4', cap=16384), dict(batches='2,8', cap=16384), dict(batches='1,2,4,8', cap=32768), dict(batches='3,5,6,7', cap=32768, widths='1', first=True)]
+
+def measure(name, folder, seconds, o, batches, cap, widths='', first=False):
+    "One pass over one model: some batches, at every width and form or at those given"
     from galvatron.profile.model import ProfileModelArgs, profile_model
-    end = time.time()+seconds
     lengths = '32,64,128' if o.tiny else MODELS[name][1]
-    common = dict(profile_type='all', profile_mode='static', profile_seq_length_list=lengths, max_tp_deg=8, mixed_precision=o.precision, compile=o.compile, budget_ms=o.budget_ms,
-                  max_tokens=256 if o.tiny else 32768, output_dir=str(folder), device=o.device)
     spec = spec_of(name, o.tiny)
-    profile_model(ProfileModelArgs(batches='1,2,4,8', time_limit=max(1., end-time.time()), **common), spec)
-    if time.time()<end: profile_model(ProfileModelArgs(batches='3,5,6,7', widths='1', time_limit=max(1., end-time.time()), **{**common, 'profile_seq_length_list':lengths.split(',')[0]}), spec)
+    profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=lengths.split(',')[0] if first else lengths, max_tp_deg=8, mixed_precision=o.precision,
+                  compile=o.compile, budget_ms=o.budget_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
     return spec
 
 def report(folder, spec, precision):
@@ -43,6 +43,8 @@ def report(folder, spec, precision):
         d = by.get(f'layertype_0_bsz{b}_seq{s}')
         if d: print(f'  {spec.name} {b} x {s}: alone {p.forward_ms:.3f} ms, by difference {d*b:.3f} ms ({d*b/p.forward_ms-1:+.1%}), backward {p.backward_ms:.3f}, '
                     f'recompute {p.recompute_ms:.3f}, spread {p.spread:.1%}, keeps {p.activation_mib or 0:.0f} MiB')
+    off = sorted(abs(by[k]*b/p.forward_ms-1) for (b,s),p in alone.items() if (k := f'layertype_0_bsz{b}_seq{s}') in by)
+    if off: print(f'  {spec.name}: alone and by difference are apart by {sum(off)/len(off):.1%} in the mean, {off[len(off)//2]:.1%} in the median, {off[-1]:.1%} at most, over {len(off)} points')
     best = max(alone, key=lambda k: k[0]*k[1])
     print('  forward time x width / time at width 1, at', best, {f'{p.form} {p.width}': round(p.forward_ms*p.width/alone[best].forward_ms, 2) for p in m.points
           if p.kind=='layer' and (p.batch,p.seq)==best and p.forward_ms})
@@ -78,16 +80,18 @@ def main():
         from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
         hw = profile_hardware(ProfileHardwareArgs(output_dir=str(work/'hardware_configs'), device=o.device, end_mb=4 if o.tiny else 1024, timeout=300))
         print(f'{hw.name}: {len(hw.tables)} tables, overlap {hw.overlap}, {hw.matmul_tflops:.0f} TFLOP/s, {hw.copy_gbps:.0f} GB/s, {time.time()-start:.0f} s'); pack(work, o.out)
-    for i,name in enumerate(o.models):
-        seconds = (end-time.time())/(len(o.models)-i)*1.3 # what one leaves the next may use
-        if end-time.time()<15: failed.append(f'{name}: no time left'); continue
-        t,folder = time.time(),work/MODELS[name][0]
-        try:
-            spec = measure(name, folder, min(seconds, end-time.time()), o)
-            print(f'{name}: {time.time()-t:.0f} s'); report(folder, spec, o.precision)
-        except Exception as e: # one model's failure leaves the others
-            import traceback; traceback.print_exc(); failed.append(f'{name}: {e}')
-        pack(work, o.out); sys.stdout.flush()
+    for k,what in enumerate(PASSES):
+        for i,name in enumerate(o.models):
+            left,t,folder = end-time.time(),time.time(),work/MODELS[name][0]
+            if left<10: failed.append(f'pass {k+1}, {name}: no time left'); continue
+            seconds = left/(len(o.models)-i)*(1.3 if k else 1.6) # what one leaves the next may use
+            try:
+                spec = measure(name, folder, min(seconds, left), o, **what)
+                print(f'pass {k+1}, {name}: {time.time()-t:.0f} s')
+                if k in (0, len(PASSES)-1): report(folder, spec, o.precision)
+            except Exception as e: # one model's failure leaves the others
+                import traceback; traceback.print_exc(); failed.append(f'pass {k+1}, {name}: {e}')
+            pack(work, o.out); sys.stdout.flush()
     print(f'{time.time()-start:.0f} s in all', *failed, sep='\n')
     return bool(failed)
 
