@@ -267,3 +267,19 @@ def test_no_torch_and_a_quick_start():
     "Importing and searching needs no torch"
     code = "import sys, galvatron.search.engine; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)
+
+def test_profiles_from_files(tmp_path, monkeypatch):
+    "Saved profiles, whole or the documented files alone, in one folder or apart, named or where they usually are"
+    spec, hardware, profile, a = setup(LLAMA, memory_constraint=24, settle_bsz=32)
+    hardware.save(tmp_path/'hardware_configs'); profile.save(tmp_path/'configs')
+    monkeypatch.chdir(tmp_path)
+    run = lambda **kw: run_search(replace(a, log_dir='logs', output_config_path='out', **kw), LLAMA)
+    want = search(spec, hardware, profile, a).plans[0].ms
+    assert abs(run().plans[0].ms-want) <= 1e-6*want
+    for rich in (*tmp_path.glob('*/hardware_profile*'), *tmp_path.glob('*/model_profile*')): rich.unlink()
+    documented = run().plans[0].ms
+    (tmp_path/'times').mkdir()
+    for f in (tmp_path/'configs').glob('computation*'): f.rename(tmp_path/'times'/f.name)
+    folders = {f'{k}_path': str(tmp_path/'hardware_configs') for k in ('allreduce_bandwidth_config', 'p2p_bandwidth_config', 'overlap_coe', 'sp_time')}
+    assert abs(run(time_profiling_path='times', memory_profiling_path='configs', **folders).plans[0].ms-documented) <= 1e-9*documented
+    with pytest.raises(GalvatronError, match='none'): run(time_profiling_path='none', memory_profiling_path='none')
