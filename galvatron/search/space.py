@@ -257,7 +257,9 @@ def batches(args:SearchArgs) -> range:
     if args.settle_bsz>0: return range(args.settle_bsz, args.settle_bsz+1)
     step = args.bsz_scale
     low = max(args.min_bsz, step)//step*step
-    return range(low, args.max_bsz//step*step+step if args.max_bsz%step==0 else -(-args.max_bsz//step)*step, step)
+    found = range(low, args.max_bsz//step*step+step if args.max_bsz%step==0 else -(-args.max_bsz//step)*step, step)
+    if not found: raise GalvatronError(f'min_bsz {args.min_bsz} to max_bsz {args.max_bsz}: no multiple of bsz_scale {step} lies between; settle_bsz N tries one batch')
+    return found
 
 # %% ../../nbs/10_search.space.ipynb #f490886e
 def chunk_counts(
