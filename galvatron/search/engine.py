@@ -270,7 +270,7 @@ def numbers_of(self:Engine, table, kind, chunks):
         layers = -(-self.spec.n_layers//pp)
         least = min(table.prices[2][t][table.usable[t]].min() for t, _ in self.runs)
         return [m for m in chunks if m*layers*least <= self.budget], []
-    if pp==1: return sorted({*chunks[:1], chunks[-1]}), []
+    if pp==1: return chunks[-1:], []
     keep = [m for i, m in enumerate(chunks) if m<2*pp or i>=len(chunks)-2]
     return keep, [m for m in chunks if m not in set(keep)]
 

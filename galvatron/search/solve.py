@@ -258,6 +258,7 @@ class Options:
     complete:float # All contents below this cost are listed
 
     def __len__(self): return len(self.time)
+    def least(self, weight): return min(float((self.time@weight).min()), self.complete) # no content costs less
     def take(self, rows): return Options(self.time[rows], self.first[rows], self.last[rows], [self.counts[i] for i in rows], [self.order[i] for i in rows], self.complete)
 
 # %% ../../nbs/11_search.solve.ipynb #2e02ba29
@@ -788,7 +789,7 @@ def slowest_stage(
         if bound >= enough or not new: return bound
         for j, k in new:
             o = cheapest(chain, j, g.segs[k], g.ends[k], each)
-            edges[j][g.edges[k]] = np.inf if o is None else (o.time@each).min()+chain.fixed[j]@each
+            edges[j][g.edges[k]] = np.inf if o is None else o.least(each)+chain.fixed[j]@each
         known |= new
 
 # %% ../../nbs/11_search.solve.ipynb #125f8560
@@ -902,7 +903,7 @@ def raise_edges(self:Pipeline, content, edges, W):
     both = W[:, j, PER_MICRO].min(1)
     rest = W[:, j]-np.c_[both, both, 0*both, 0*both]
     least = sum(n*(c.time[t, choices(c, j, t)[0]]@rest.T).min(0) for t, n in g.segs[k])
-    value = both*(np.inf if o is None else o.time[:, PER_MICRO].sum(1).min()) + least + W[:, j]@c.fixed[j]
+    value = np.full(len(W), np.inf) if o is None else both*o.least(np.array([1.0, 1.0, 0.0, 0.0])) + least + W[:, j]@c.fixed[j]
     at = (slice(None), j, *g.edges[k])
     edges[at] = np.maximum(edges[at], value[:, None])
 
@@ -963,7 +964,7 @@ def exact_answer(self:Pipeline, i):
         j, k = x
         slack = min(2*float(self.W[i][:, PER_MICRO].max(0)@border), OTHER_BORDERS*self.suf[i, 0, 0]/c.pp)
         found[x] = o = cheapest(c, j, g.segs[k], g.ends[k], self.W[i][j], slack=slack)
-        value = np.inf if o is None else float((o.time@self.W[i][j]).min() + c.fixed[j]@self.W[i][j])
+        value = np.inf if o is None else o.least(self.W[i][j]) + float(c.fixed[j]@self.W[i][j])
         self.edges[i, j][g.edges[k]] = np.maximum(self.edges[i, j][g.edges[k]], value)
     cuts = self.settle(i, lift)
     if cuts is None: return None, None
