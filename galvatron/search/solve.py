@@ -304,8 +304,10 @@ def contents(
     found, complete = [], np.inf
     for tau, bound, mu in zip(*lagrange(s.ns, s.costs, s.mems, s.peaks, s.room, s.floor)):
         if not bound <= cap*(1+MARGIN): continue
-        gap, parts = cap-bound, None
-        while (parts := _runs(s, layouts, tau, mu, gap, scalar)) is None: gap *= 0.5; complete = min(complete, bound+gap)
+        gap, parts = cap-bound, _runs(s, layouts, tau, mu, cap-bound, scalar)
+        while parts is None:                    # too many: half the gap, in the end two strategies only; what is left out counts in the certificate
+            gap = gap/2 if gap > MARGIN*cap else 0.0
+            complete, parts = min(complete, bound+gap), _runs(s, layouts, tau, mu, gap, scalar, few=gap==0)
         rows, total = [np.arange(len(parts[0][1]))], parts[0][1]
         for _, more in parts[1:]:
             i, k = np.nonzero(total[:, None]+more <= gap*(1+MARGIN))
@@ -319,12 +321,16 @@ def contents(
     return X, peak, complete
 
 # %% ../../nbs/11_search.solve.ipynb #9862d826
-def _runs(s, layouts, tau, mu, gap, scalar):
+def _runs(s, layouts, tau, mu, gap, scalar, few=False):
     "Counts of each run with transients up to tau, or None if there are too many"
     parts = []
     for n, k, c, a, p in zip(s.ns, s.picks, s.costs, s.mems, s.peaks):
         ok = p<=tau
         r = c[ok]+mu*a[ok]; r = r-r.min(); r[r<MARGIN*np.abs(c).max()] = 0
+        if few:                                 # of those without reduced cost only the leanest and the richest
+            free = np.flatnonzero(ok)[r==0]
+            ok = np.isin(np.arange(len(c)), [free[a[free].argmin()], free[a[free].argmax()]])
+            r = np.zeros(ok.sum())
         got = multisets(n, r, a[ok], layouts[k[ok]], gap, c[ok] if scalar else None)
         if got is None: return None
         X = np.zeros((len(got[0]), len(c)), np.int16); X[:, ok] = got[0]
