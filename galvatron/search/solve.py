@@ -1136,7 +1136,7 @@ def exhaust(self:Pipeline, width, rounds):
     table, lost = {(j, l, r): o for (j, l), v in options.items() for r, o in v}, self.lost
     for n in range(rounds):
         tails = self.tails(options)
-        if not (0, 0) in tails or not tails[0, 0].max() < self.limit: return
+        if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return
         none = np.full((self.chain.move.shape[1], len(self.W)), np.inf)
         self.lost = lost
         trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)
