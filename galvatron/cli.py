@@ -317,6 +317,7 @@ def plan_show(argv):
 
 @dataclass
 class ShowArgs:
+    "What to draw"
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
 
 # %% ../nbs/60_cli.ipynb #cca88295
