@@ -116,7 +116,7 @@ def test_logits_and_layers_have_moments_of_their_own():
 
 def test_casts_and_copies():
     "In bf16: a shard is cast from and to fp32 (6 bytes), gathered parameters and gradients are copied once (4 bytes)"
-    n, params, rate = LAYERS, SPEC.layer_types[0].params, HARDWARE.copy_gbps*1e6
+    params, rate = SPEC.layer_types[0].params, HARDWARE.copy_gbps*1e6
     for dp, chunks, times in (('ddp', 4, 1), ('zero2', 4, 1), ('zero3', 4, 8)):
         setting = Pricer(SPEC, HARDWARE, PROFILE).setting(1, 16, True)
         c = layer_cost(S(dp_type=dp), 0, setting)

@@ -113,6 +113,18 @@ def test_width_limit_gives_certificate():
         s = p.prove(width=2)
         if np.isfinite(want): assert s.bound <= want*(1+1e-9) and s.ms >= want*(1-1e-9)
 
+def test_short_enumerations_give_certificates(monkeypatch):
+    "Lists that are cut lose the proof, never the truth of the bound"
+    import galvatron.search.solve as module
+    monkeypatch.setattr(module, 'LIMIT', 12)
+    cut = 0
+    for seed in range(120):
+        c = random_chain(np.random.default_rng(seed))
+        want, s = brute(c), solve(c)
+        if np.isfinite(want): assert s.bound <= want*(1+1e-9) and s.ms >= want*(1-1e-9), seed
+        cut += s.bound < s.ms*(1-1e-9)
+    assert cut > 3
+
 def test_time_per_micro_batch_does_not_rise():
     "What lets a sweep leave out numbers of micro-batches: with short messages, more of them are no slower each"
     rng = np.random.default_rng(0)
@@ -267,3 +279,19 @@ def test_no_torch_and_a_quick_start():
     "Importing and searching needs no torch"
     code = "import sys, galvatron.search.engine; assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)
+
+def test_profiles_from_files(tmp_path, monkeypatch):
+    "Saved profiles, whole or the documented files alone, in one folder or apart, named or where they usually are"
+    spec, hardware, profile, a = setup(LLAMA, memory_constraint=24, settle_bsz=32)
+    hardware.save(tmp_path/'hardware_configs'); profile.save(tmp_path/'configs')
+    monkeypatch.chdir(tmp_path)
+    run = lambda **kw: run_search(replace(a, log_dir='logs', output_config_path='out', **kw), LLAMA)
+    want = search(spec, hardware, profile, a).plans[0].ms
+    assert abs(run().plans[0].ms-want) <= 1e-6*want
+    for rich in (*tmp_path.glob('*/hardware_profile*'), *tmp_path.glob('*/model_profile*')): rich.unlink()
+    documented = run().plans[0].ms
+    (tmp_path/'times').mkdir()
+    for f in (tmp_path/'configs').glob('computation*'): f.rename(tmp_path/'times'/f.name)
+    folders = {f'{k}_path': str(tmp_path/'hardware_configs') for k in ('allreduce_bandwidth_config', 'p2p_bandwidth_config', 'overlap_coe', 'sp_time')}
+    assert abs(run(time_profiling_path='times', memory_profiling_path='configs', **folders).plans[0].ms-documented) <= 1e-9*documented
+    with pytest.raises(GalvatronError, match='none'): run(time_profiling_path='none', memory_profiling_path='none')

@@ -1,6 +1,5 @@
 "How long the search takes, and how that grows: python tools/bench_search.py [quick]"
 import resource, sys, time
-from dataclasses import replace
 
 from galvatron.model_spec import ModelSpec
 from galvatron.profile.files import HardwareProfile, ModelProfile

@@ -258,6 +258,7 @@ class Options:
     complete:float # All contents below this cost are listed
 
     def __len__(self): return len(self.time)
+    def least(self, weight): return min(float((self.time@weight).min()), self.complete) # no content costs less
     def take(self, rows): return Options(self.time[rows], self.first[rows], self.last[rows], [self.counts[i] for i in rows], [self.order[i] for i in rows], self.complete)
 
 # %% ../../nbs/11_search.solve.ipynb #2e02ba29
@@ -303,8 +304,10 @@ def contents(
     found, complete = [], np.inf
     for tau, bound, mu in zip(*lagrange(s.ns, s.costs, s.mems, s.peaks, s.room, s.floor)):
         if not bound <= cap*(1+MARGIN): continue
-        gap, parts = cap-bound, None
-        while (parts := _runs(s, layouts, tau, mu, gap, scalar)) is None: gap *= 0.5; complete = min(complete, bound+gap)
+        gap, parts = cap-bound, _runs(s, layouts, tau, mu, cap-bound, scalar)
+        while parts is None:                    # too many: half the gap, in the end two strategies only; what is left out counts in the certificate
+            gap = gap/2 if gap > MARGIN*cap else 0.0
+            complete, parts = min(complete, bound+gap), _runs(s, layouts, tau, mu, gap, scalar, few=gap==0)
         rows, total = [np.arange(len(parts[0][1]))], parts[0][1]
         for _, more in parts[1:]:
             i, k = np.nonzero(total[:, None]+more <= gap*(1+MARGIN))
@@ -318,12 +321,16 @@ def contents(
     return X, peak, complete
 
 # %% ../../nbs/11_search.solve.ipynb #9862d826
-def _runs(s, layouts, tau, mu, gap, scalar):
+def _runs(s, layouts, tau, mu, gap, scalar, few=False):
     "Counts of each run with transients up to tau, or None if there are too many"
     parts = []
     for n, k, c, a, p in zip(s.ns, s.picks, s.costs, s.mems, s.peaks):
         ok = p<=tau
         r = c[ok]+mu*a[ok]; r = r-r.min(); r[r<MARGIN*np.abs(c).max()] = 0
+        if few:                                 # of those without reduced cost only the leanest and the richest
+            free = np.flatnonzero(ok)[r==0]
+            ok = np.isin(np.arange(len(c)), [free[a[free].argmin()], free[a[free].argmax()]])
+            r = np.zeros(ok.sum())
         got = multisets(n, r, a[ok], layouts[k[ok]], gap, c[ok] if scalar else None)
         if got is None: return None
         X = np.zeros((len(got[0]), len(c)), np.int16); X[:, ok] = got[0]
@@ -788,7 +795,7 @@ def slowest_stage(
         if bound >= enough or not new: return bound
         for j, k in new:
             o = cheapest(chain, j, g.segs[k], g.ends[k], each)
-            edges[j][g.edges[k]] = np.inf if o is None else (o.time@each).min()+chain.fixed[j]@each
+            edges[j][g.edges[k]] = np.inf if o is None else o.least(each)+chain.fixed[j]@each
         known |= new
 
 # %% ../../nbs/11_search.solve.ipynb #125f8560
@@ -902,7 +909,7 @@ def raise_edges(self:Pipeline, content, edges, W):
     both = W[:, j, PER_MICRO].min(1)
     rest = W[:, j]-np.c_[both, both, 0*both, 0*both]
     least = sum(n*(c.time[t, choices(c, j, t)[0]]@rest.T).min(0) for t, n in g.segs[k])
-    value = both*(np.inf if o is None else o.time[:, PER_MICRO].sum(1).min()) + least + W[:, j]@c.fixed[j]
+    value = np.full(len(W), np.inf) if o is None else both*o.least(np.array([1.0, 1.0, 0.0, 0.0])) + least + W[:, j]@c.fixed[j]
     at = (slice(None), j, *g.edges[k])
     edges[at] = np.maximum(edges[at], value[:, None])
 
@@ -963,7 +970,7 @@ def exact_answer(self:Pipeline, i):
         j, k = x
         slack = min(2*float(self.W[i][:, PER_MICRO].max(0)@border), OTHER_BORDERS*self.suf[i, 0, 0]/c.pp)
         found[x] = o = cheapest(c, j, g.segs[k], g.ends[k], self.W[i][j], slack=slack)
-        value = np.inf if o is None else float((o.time@self.W[i][j]).min() + c.fixed[j]@self.W[i][j])
+        value = np.inf if o is None else o.least(self.W[i][j]) + float(c.fixed[j]@self.W[i][j])
         self.edges[i, j][g.edges[k]] = np.maximum(self.edges[i, j][g.edges[k]], value)
     cuts = self.settle(i, lift)
     if cuts is None: return None, None
@@ -1129,7 +1136,7 @@ def exhaust(self:Pipeline, width, rounds):
     table, lost = {(j, l, r): o for (j, l), v in options.items() for r, o in v}, self.lost
     for n in range(rounds):
         tails = self.tails(options)
-        if not (0, 0) in tails or not tails[0, 0].max() < self.limit: return
+        if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return
         none = np.full((self.chain.move.shape[1], len(self.W)), np.inf)
         self.lost = lost
         trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)

@@ -47,7 +47,7 @@ class SearchArgs:
     mixed_precision:str = field(default='bf16', metadata={'choices': ['fp32', 'fp16', 'bf16']}) # Precision of computing
     pipeline_type:str|None = field(default=None, metadata={'choices': ['gpipe', 'pipedream_flush']}) # Schedule (default: both are tried)
     use_pipeline_costmodel:int = 1 # Accepted: schedules are always simulated
-    costmodel_coe:float = 1.0 # Multiplies the time of layers
+    costmodel_coe:float = 1.0 # Multiplies the time of layers while searching; reports price the plan without it
     sequence_parallel:bool = False # Megatron-SP for tensor-parallel layers
     global_memory_buffer:bool = True # Count one buffer for the gathers of Megatron-SP
     async_grad_reduce:bool = True # Reduce gradients once an iteration
