@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['YES', 'NO', 'COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main',
            'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs',
-           'profile_hardware', 'profile_model', 'search', 'validate_a100', 'preprocess_data', 'data_merge',
-           'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
+           'profile_hardware', 'profile_model', 'search', 'explain_plan', 'validate_a100', 'preprocess_data',
+           'data_merge', 'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
            'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
            'QuickstartArgs', 'visible_gpus', 'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder',
            'run_step', 'comparison', 'as_table', 'quickstart', 'report']
@@ -354,6 +354,16 @@ def search(argv):
              '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
     model,args,*_ = parse('search', argv, ModelArgs, SearchArgs, about=about)
     run_search(args, model.spec())
+
+# %% ../nbs/60_cli.ipynb #3235e84d
+@command('explain', 'Search', 'price a strategy file, say what binds it, and what search would choose')
+def explain_plan(argv):
+    from galvatron.search.engine import run_explain
+    from galvatron.search.space import SearchArgs
+    about = ('Price a strategy file, say what binds it, and what the search would choose instead.\n\n'
+             '  galvatron explain plan.json --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --analytic a100')
+    model,args,pos,_ = parse('explain', argv, ModelArgs, SearchArgs, about=about, plan='Strategy file')
+    run_explain(pos.plan, args, model.spec())
 
 # %% ../nbs/60_cli.ipynb #a9faa5ef
 @command('validate-a100', 'Look', 'compare predictions with published A100 iteration times')

@@ -107,6 +107,15 @@ def test_picture(tmp_path, capsys):
     rc,out,_ = run(capsys, f'plan show {f} --world_size 8 --image {tmp_path}/p.png')
     assert rc==0 and '2-2*-2' in out and (tmp_path/'p.png').stat().st_size>5000
 
+def test_explain(tmp_path, capsys):
+    "A plan of any origin is priced, and what the search would choose instead stands beside it"
+    plan = Plan((LayerStrategy(8),)*4, global_bsz=64).save(tmp_path/'plan.json')
+    args = '--model_type llama_hf --model_size llama-7b --num_hidden_layers 4 --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic h200'
+    rc,out,_ = run(capsys, f'explain {plan} {args}')
+    assert rc==0 and 'predicted:' in out and 'the search' in out
+    rc,_,err = run(capsys, f'explain {tmp_path}/none.json {args}')
+    assert rc==2 and err.count('\n')==1 and 'none.json' in err
+
 def test_starts_fast():
     start = time.perf_counter()
     r = subprocess.run([sys.executable, '-m', 'galvatron', '--help'], capture_output=True, text=True)
