@@ -1,4 +1,4 @@
-"Train on two ranks with a save after every step, kill one of them at a random moment, start again; python kill.py FOLDER KILLS prints a JSON report"
+"Train on four ranks, in two stages with two micro-batches, with a save after every step, kill one of them at a random moment, start again; python kill.py FOLDER KILLS prints a JSON report"
 import hashlib, json, os, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
@@ -9,14 +9,15 @@ from galvatron.checkpoint.distributed import Checkpointer, iterations, show
 from galvatron.plan import LayerStrategy, Plan, RunOptions
 from resume import BSZ, make, train, views
 
-PLAN = Plan((LayerStrategy(dp_type='zero3'), LayerStrategy(2), LayerStrategy(), LayerStrategy(dp_type='zero3')), chunks=2, global_bsz=BSZ)
+RANKS = 4
+PLAN = Plan((LayerStrategy(dp_type='zero3'), LayerStrategy(2), LayerStrategy(), LayerStrategy(dp_type='zero3')), pp_deg=2, pipeline_type='pipedream_flush', chunks=2, global_bsz=BSZ)
 
 def rank_main(rank, folder, job, steps, asynchronous):
     "Body of a rank, forked: ends the process"
     code = 1
     try:
         torch.set_num_threads(1)
-        dist.init_process_group('gloo', init_method=f'file://{job}/store', rank=rank, world_size=2, timeout=timedelta(seconds=30))
+        dist.init_process_group('gloo', init_method=f'file://{job}/store', rank=rank, world_size=RANKS, timeout=timedelta(seconds=30))
         model, optimizer = make('gpt', PLAN, RunOptions('fp64'))
         saver = Checkpointer(folder, model, optimizer, keep_last=3, asynchronous=asynchronous)
         start = saver.load().iteration if iterations(folder) else 0
@@ -36,19 +37,19 @@ def run(folder, job, steps, asynchronous=False, kill=None):
     "One job; `kill` draws when and whom. Returns exit codes, and seconds that the survivor needed to notice"
     job.mkdir(parents=True)
     pids = []
-    for rank in range(2):
+    for rank in range(RANKS):
         pid = os.fork()
         if pid==0: rank_main(rank, folder, job, steps, asynchronous)
         pids.append(pid)
     if kill:
-        while not all((job/f'started{r}').exists() or (job/f'error{r}').exists() for r in range(2)): time.sleep(.01)
+        while not all((job/f'started{r}').exists() or (job/f'error{r}').exists() for r in range(RANKS)): time.sleep(.01)
         newest = lambda: max(iterations(folder), default=0)
         goal, end = newest()+kill.randrange(4), time.monotonic()+20
         while newest()<goal and time.monotonic()<end: time.sleep(.002)
         time.sleep(kill.uniform(0, .3))
-        os.kill(pids[kill.randrange(2)], signal.SIGKILL)
+        os.kill(pids[kill.randrange(RANKS)], signal.SIGKILL)
     start, codes = time.monotonic(), {}
-    while len(codes)<2 and time.monotonic()-start<60:
+    while len(codes)<RANKS and time.monotonic()-start<60:
         for p in pids:
             if p not in codes and (got := os.waitpid(p, os.WNOHANG))[0]: codes[p] = got[1]
         time.sleep(.01)
@@ -69,7 +70,7 @@ def main(root, kills):
         problems = sum((r['problems'] for r in show(root/'run', contents=True)), []) if found else []
         report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, problems=problems))
     steps = max(iterations(root/'run'))+2
-    for name in 'run', 'whole': report.append(dict(codes=run(root/name, root/f'end-{name}', steps)[0], digests=[(root/f'end-{name}'/f'digest{r}').read_text() for r in range(2)]))
+    for name in 'run', 'whole': report.append(dict(codes=run(root/name, root/f'end-{name}', steps)[0], digests=[(root/f'end-{name}'/f'digest{r}').read_text() for r in range(RANKS)]))
     print(json.dumps(report))
 
 if __name__=='__main__': main(sys.argv[1], int(sys.argv[2]))

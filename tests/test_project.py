@@ -26,7 +26,7 @@ def test_readme_in_sync(copy):
     assert (copy/'README.md').read_text()==(ROOT/'README.md').read_text(), 'run: python tools/readme.py'
 
 def test_docs_build_without_broken_links(copy):
-    out = run(sys.executable, 'tools/docs.py', '--force', cwd=copy)
+    out = run(sys.executable, 'tools/docs.py', cwd=copy)          # the pages that the README's test has processed, if it ran
     assert 'pages' in out
     assert ' 0 broken' in run(sys.executable, 'tools/links.py', '_docs', cwd=copy)
 
