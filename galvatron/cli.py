@@ -8,8 +8,8 @@ __all__ = ['YES', 'NO', 'COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse',
            'profile_hardware', 'profile_model', 'search', 'explain_plan', 'validate_a100', 'preprocess_data',
            'data_merge', 'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
            'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
-           'QuickstartArgs', 'visible_gpus', 'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder',
-           'run_step', 'comparison', 'as_table', 'quickstart', 'report']
+           'QuickstartArgs', 'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step',
+           'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, json, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -507,16 +507,11 @@ class QuickstartArgs:
     out:str='quickstart' # Folder for everything that is made
     train_iters:int=0 # Steps; 0: 120, or 300 on GPUs
     def __post_init__(self):
+        from galvatron.runtime.launch import visible_gpus
         self.gpus = visible_gpus()
         self.nproc = self.nproc or self.gpus or 4
         self.train_iters = self.train_iters or (300 if self.gpus else 120)
         if self.gpus and self.nproc>self.gpus: raise GalvatronError(f'nproc: {self.nproc} ranks, but this machine has {self.gpus} GPUs (allowed: 1 … {self.gpus})')
-
-def visible_gpus()->int:
-    "GPUs that PyTorch would use, without importing it"
-    wanted = os.environ.get('CUDA_VISIBLE_DEVICES')
-    there = len(list(Path('/dev').glob('nvidia[0-9]*')))
-    return min(there, len([o for o in wanted.split(',') if o.strip()])) if wanted is not None else there
 
 # %% ../nbs/60_cli.ipynb #36cc1f52
 def quickstart_model(gpu:bool)->dict: # Contents of config.json

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
            'GLOBAL_FLAGS', 'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan',
-           'RunOptions', 'parse_json', 'auto_chunks']
+           'actions', 'RunOptions', 'parse_json', 'auto_chunks']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
@@ -222,6 +222,22 @@ def from_text(cls:Plan,
             layers += [LayerStrategy.from_text(name, default)]*int(times or 1)
         div.append(len(layers)-start)
     return cls(layers, pp_deg=len(div), pp_division=div, **kwargs)
+
+# %% ../nbs/00_plan.ipynb #3f21206c
+def actions(
+    stage:int, # 0 is the first
+    pp:int, # Stages
+    chunks:int, # Micro-batches
+    pipeline_type:str, # `gpipe` or `pipedream_flush`
+)->list: # of ('F' or 'B', micro-batch)
+    "What a stage does in a step, in order"
+    if pp>1 and pipeline_type=='gpipe': return [(op,i) for op in 'FB' for i in range(chunks)]
+    ahead = min(pp-1-stage, chunks)
+    order = [('F', i) for i in range(ahead)]
+    for b in range(chunks):
+        if ahead+b<chunks: order.append(('F', ahead+b))
+        order.append(('B', b))
+    return order
 
 # %% ../nbs/00_plan.ipynb #eb22736d
 PRECISIONS = 'fp32','fp16','bf16','fp64'

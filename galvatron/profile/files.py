@@ -369,24 +369,28 @@ def _only_cluster(path, nodes, gpus):
     raise GalvatronError(f'{path}: hardware profiles found: {what}; state num_nodes and num_gpus_per_node')
 
 # %% ../../nbs/03_profile.files.ipynb #fa5070e7
+def _save(profile, folder, names):
+    "Write a profile of either kind under the names of its files"
+    texts,out = {k:documented_text(d) for k,d in profile.to_documented().items()},[]
+    if not profile.documented: texts['rich'] = rich_text(profile.to_rich())
+    for k,t in texts.items():
+        out.append(Path(folder)/names[k]); write_text(out[-1], t)
+    return out
+
 @patch
 def save(self:HardwareProfile,
     folder, # Where the files go
 )->list: # Paths written
     "Write the documented files and, for anything but documented input, the rich file"
-    names,out = hardware_files(self.num_nodes, self.gpus_per_node),[]
-    texts = {k:documented_text(d) for k,d in self.to_documented().items()}
-    if not self.documented: texts['rich'] = rich_text(self.to_rich())
-    for k,t in texts.items():
-        out.append(Path(folder)/names[k]); write_text(out[-1], t)
-    return out
+    return _save(self, folder, hardware_files(self.num_nodes, self.gpus_per_node))
 
 # %% ../../nbs/03_profile.files.ipynb #6ec7de69
+def _digest(profile): return hashlib.sha256(json.dumps(profile.documented or profile.to_rich(), sort_keys=True).encode()).hexdigest()[:8]
+
 @patch
 def digest(self:HardwareProfile)->str:
     "Eight hex digits that identify the content"
-    d = self.documented or self.to_rich()
-    return hashlib.sha256(json.dumps(d, sort_keys=True).encode()).hexdigest()[:8]
+    return _digest(self)
 
 # %% ../../nbs/03_profile.files.ipynb #59e2906c
 def check_machine(
@@ -993,18 +997,13 @@ def save(self:ModelProfile,
     folder, # Where the files go
 )->list: # Paths written
     "Write the documented files and, for anything but documented input, the rich file"
-    names,out = model_files(self.precision, self.model),[]
-    texts = {k:documented_text(d) for k,d in self.to_documented().items()}
-    if not self.documented: texts['rich'] = rich_text(self.to_rich())
-    for k,t in texts.items():
-        out.append(Path(folder)/names[k]); write_text(out[-1], t)
-    return out
+    return _save(self, folder, model_files(self.precision, self.model))
 
 # %% ../../nbs/03_profile.files.ipynb #7b667109
 @patch
 def digest(self:ModelProfile)->str:
     "Eight hex digits that identify the content"
-    return hashlib.sha256(json.dumps(self.documented or self.to_rich(), sort_keys=True).encode()).hexdigest()[:8]
+    return _digest(self)
 
 # %% ../../nbs/03_profile.files.ipynb #7ea4ca5e
 EAGER = dict( # bytes a token and number of kernels of one forward in 16-bit: by channel of the residual stream, of queries and keys, of the feed-forward part
