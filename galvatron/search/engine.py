@@ -636,7 +636,7 @@ def from_usual_places(
     "The first profile that is found; the error of the first place where none is"
     error = None
     for place in USUAL[kind]:
-        try: return load(Path(str(place).format(model_type)))
+        try: return load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
         except GalvatronError as e: error = error or e
     raise error
 
