@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'FIRST_SHEET', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'Table', 'Engine', 'mean_path',
-           'second_bound', 'Found', 'Uniform', 'SearchResult', 'search', 'gib', 'binds', 'differences', 'compare',
-           'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'from_usual_places', 'read_hardware',
-           'read_model', 'read_profiles', 'banner', 'final_lines', 'reasons', 'report', 'save_plan', 'log_folder',
-           'write_curve', 'run_search', 'run_explain']
+           'second_bound', 'Found', 'Uniform', 'SearchResult', 'search', 'gib', 'bounding_stages', 'binds',
+           'differences', 'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'from_usual_places',
+           'read_hardware', 'read_model', 'read_profiles', 'banner', 'final_lines', 'reasons', 'report', 'save_plan',
+           'log_folder', 'write_curve', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, time
@@ -546,13 +546,16 @@ def baselines(self:SearchResult) -> dict: # name: Prediction or None
 # %% ../../nbs/12_search.engine.ipynb #f8b36cff
 ARITHMETIC = 'compute', 'embedding', 'head and loss', 'optimizer' # terms of a stage's time that would remain on an ideal network
 
+def bounding_stages(p:Prediction) -> tuple: # (stage, stage)
+    "The fullest and the slowest stage"
+    work = [s.chunks*(s.cost.total('forward')+s.cost.total('backward')) for s in p.stages]
+    return int(np.argmax([s.peak_mib for s in p.stages])), int(np.argmax(work))
+
 def binds(p:Prediction) -> list: # sentences
     "What keeps a plan from being faster"
-    mems = [s.peak_mib for s in p.stages]
-    full, out = int(np.argmax(mems)), []
-    out.append(f'memory: stage {full} needs {gib(mems[full])} of {gib(p.memory_mib)}' + (', so memory binds' if mems[full]>0.95*p.memory_mib else ', so memory does not bind'))
-    slow = max(range(len(p.stages)), key=lambda i: p.plan.chunks*(p.stages[i].cost.total('forward')+p.stages[i].cost.total('backward')))
-    times = p.stages[slow].time
+    (full, slow), out = bounding_stages(p), []
+    need, times = p.stages[full].peak_mib, p.stages[slow].time
+    out.append(f'memory: stage {full} needs {gib(need)} of {gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
