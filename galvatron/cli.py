@@ -309,10 +309,12 @@ def plan_check(argv):
 @command('plan show', 'Look', 'print a strategy file by runs of equal layers, or draw it')
 def plan_show(argv):
     cluster,out,pos,_ = parse('plan show', argv, ClusterArgs, ShowArgs, about='Print or draw a strategy file.', file='Strategy file')
-    plan = Plan.load(pos.file)
-    print(plan.table(cluster.ranks() or plan.provenance.get('world_size')))
+    plan,world = Plan.load(pos.file),cluster.ranks()
+    if world is None: world = plan.provenance.get('world_size')
+    if world is not None: plan = Plan.load(pos.file, world) # what does not divide has no table
+    print(plan.table(world))
     if out.image:
-        plan.show(cluster.ranks()).figure.savefig(out.image, bbox_inches='tight', dpi=150)
+        plan.show(world).figure.savefig(out.image, bbox_inches='tight', dpi=150)
         print(f'picture: {out.image}')
 
 @dataclass
@@ -577,10 +579,10 @@ def comparison(
     mib = lambda xs: ', '.join(f'{x:,.0f}' for x in xs) if xs else '-'
     tokens = plan.global_bsz*seq
     rate = lambda ms: f'{tokens/ms*1e3:,.0f}' if ms else '-'
-    held = [r['eval_loss'] for r in records if 'eval_loss' in r]
+    held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in steps if 'measured_mib' in r), {})
     return [('step time, ms', f"{said['predicted_ms']:.1f}" if 'predicted_ms' in said else '-', f'{ms:.1f}'),
             ('tokens/s', rate(said.get('predicted_ms')), rate(ms)),
-            ('peak memory of a rank by stage, MiB', mib(said.get('predicted_peak_mib')), mib(next((r['measured_mib'] for r in steps if 'measured_mib' in r), None))),
+            ('peak memory of a rank by stage, MiB', mib(peak.get('predicted_mib')), mib(peak.get('measured_mib'))),
             ('loss, first and last step', '', f"{steps[0]['loss']:.3f} → {steps[-1]['loss']:.3f}"),
             ('held-out loss (without context: %.3f)'%entropy, '', f'{held[-1]:.3f}' if held else '-')]
 

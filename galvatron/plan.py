@@ -405,8 +405,8 @@ def from_json(cls:Plan,
     try: r = _Reader(parse_json(src) if isinstance(src, str) else dict(src))
     except PlanError as e: raise PlanError(e.violations, where) from None
     ws,plan = r.d.get('world_size'),r.plan(fallback)
-    if world_size and ws not in (None, world_size): r.bad.append(f'world_size: the file is for {json.dumps(ws)} ranks, not for {world_size}')
-    if plan and world_size: r.bad += plan.violations(world_size, spec, options)
+    if world_size is not None and ws not in (None, world_size): r.bad.append(f'world_size: the file is for {json.dumps(ws)} ranks, not for {world_size}')
+    if plan and world_size is not None: r.bad += plan.violations(world_size, spec, options)
     if r.bad: raise PlanError(r.bad, where)
     if isinstance(src, str): object.__setattr__(plan, '_source', src)
     return plan
@@ -606,8 +606,8 @@ GLOBAL_FLAGS = dict( # flag of GLOBAL mode: the values it has in a plan
 def overridden(self:Plan,
     given:Mapping, # Flags of GLOBAL mode that were given, and their values
 )->list[str]: # For example `pp_deg 4 (the plan has 2)`
-    "Flags of GLOBAL mode that a plan from a file overrides"
-    had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS}
+    "Flags of GLOBAL mode that a plan from a file overrides; -1 asks for nothing"
+    had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS and given[k]!=-1}
     return [f"{k} {given[k]} (the plan has {', '.join(map(str, sorted(v)))})" for k,v in had.items() if v!={given[k]}]
 
 # %% ../nbs/00_plan.ipynb #fdc830cc

@@ -8,6 +8,8 @@ Writes hardware_configs/ and multi_gpu.json into --out; a part that fails is rec
 import argparse, gc, json, os, subprocess, sys, time, traceback
 from pathlib import Path
 
+from gpu_trace import shown, traced
+
 MIB = 2**20
 FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
             intermediate_size=8192, vocab_size=32000, seq=4096)
@@ -29,6 +31,7 @@ def speed_plans(n_layers, world):
     z3, z2, tp, ul = L(dp_type='zero3'), L(dp_type='zero2'), L(world, dp_type='zero2'), L(world, True, dp_type='zero2')
     pp = dict(pp_deg=world, default_dp_type='ddp', pipeline_type='pipedream_flush')
     return {
+        'alone': (Plan((L(),)*n, global_bsz=8//world), {}),        # every GPU for itself: what communication is measured against
         'zero3': (p([z3]*n, V(embed_sdp=True)), {}),
         'zero2': (p([z2]*n), {}),
         'ddp': (p([L()]*n, default_dp_type='ddp'), {}),
@@ -62,8 +65,8 @@ def exact_plans(world):
         'recompute, compile': (p([L(recompute=True), L(w, recompute=True), L(), L()]), dict(compile=True, **sp)),
     }
 
-def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None):
-    "Train `steps` steps on random tokens: losses, gradient norms, step times (ms) and peak memory of this rank"
+def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=False):
+    "Train `steps` steps on random tokens: losses, gradient norms, step times (ms) and peak memory of this rank, and where the time goes if asked"
     import torch
     from galvatron.runtime.optim import adamw, clip_grad_norm
     from galvatron.runtime.schedule import Pipeline
@@ -74,17 +77,31 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None):
     tokens = torch.randint(0, spec.vocab, (plan.global_bsz, spec.seq+1), generator=torch.Generator().manual_seed(seed)).to(model.place.device)
     batches = [dict(tokens=tokens[list(r),:-1], labels=tokens[list(r),1:]) if len(r) else None for r in model.rows()]
     out = dict(loss=[], norm=[], ms=[])
-    if cuda: torch.cuda.reset_peak_memory_stats()
-    for i in range(steps):
-        if cuda: torch.cuda.synchronize()
-        t = time.perf_counter()
+    def step():
         loss, norm = pipe.step(batches), clip_grad_norm(model, 1.)
         opt.step(); opt.zero_grad()
-        if cuda: torch.cuda.synchronize()
-        out['ms'].append((time.perf_counter()-t)*1e3)
-        out['loss'].append(loss.item()); out['norm'].append(norm.item())
+        return loss, norm
+    if cuda: torch.cuda.reset_peak_memory_stats()
+    marks = [mark()]
+    for i in range(steps):                                          # as the trainer does, nothing waits for the device within the loop
+        out['loss'], out['norm'] = [f+[x] for f,x in zip((out['loss'], out['norm']), step())]
+        marks.append(mark())
+    if cuda: torch.cuda.synchronize()
+    out.update(ms=[between(a, b) for a,b in zip(marks, marks[1:])], **{k:[x.item() for x in out[k]] for k in ('loss', 'norm')})
     if cuda: out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB)
+    if trace: out['trace'] = traced(step)
     return out
+
+def mark():
+    "A point in time: of the device's queue if there is a GPU"
+    import torch
+    if not torch.cuda.is_available(): return time.perf_counter()
+    e = torch.cuda.Event(enable_timing=True)
+    e.record()
+    return e
+
+def between(a, b)->float: # ms
+    return (b-a)*1e3 if isinstance(a, float) else a.elapsed_time(b)
 
 def free():
     "Give everything of the last plan back before the next one is measured"
@@ -114,6 +131,7 @@ def speed(args, world, rank, save):
     "Step time, tokens/s, MFU and peak memory of the plans, each predicted first where profiles are there"
     import torch, torch.distributed as dist
     from galvatron.plan import RunOptions
+    from galvatron.runtime.groups import Place, default_device
     spec = make_spec(TINY if args.tiny else FULL)
     steps, names, rows, start = (3 if args.tiny else args.steps), args.plans.split(',') if args.plans else None, {}, time.time()
     for name,(plan,kw) in speed_plans(spec.n_layers, world).items():
@@ -124,19 +142,21 @@ def speed(args, world, rank, save):
         options = RunOptions('bf16', compile=args.compile, **kw)
         row = dict(predicted=predicted(spec, plan, options, args))
         try:
-            got = run_plan(spec, plan, options, steps)
+            got = run_plan(spec, plan, options, steps, trace=args.trace, place=Place.solo(default_device()) if name=='alone' else None)
             every = [None]*world
             dist.all_gather_object(every, got)
-            ms = sorted(got['ms'][3:] or got['ms'])
+            ms, n = sorted(got['ms'][3:] or got['ms']), 1 if name=='alone' else world
             med = ms[len(ms)//2]
-            row.update(ms=med, spread=(ms[-1]-ms[0])/med, first_ms=got['ms'][0], tokens_s_gpu=plan.global_bsz*spec.seq/med*1e3/world,
-                       mfu=spec.step_flops(plan.global_bsz)/med*1e3/world/989e12, loss=got['loss'][0],
+            row.update(ms=med, spread=(ms[-1]-ms[0])/med, first_ms=got['ms'][0], tokens_s_gpu=plan.global_bsz*spec.seq/med*1e3/n,
+                       mfu=spec.step_flops(plan.global_bsz)/med*1e3/n/989e12, loss=got['loss'][0],
                        reserved_mib=[e.get('reserved') for e in every], allocated_mib=[e.get('allocated') for e in every])
+            if args.trace: row['trace'] = [e['trace'] for e in every]
         except Exception: row['error'] = traceback.format_exc()[-2000:]
         rows[name] = row
         if rank==0:
-            shown = row.get('error') or f"{row['ms']:8.1f} ms  {row['tokens_s_gpu']:9.0f} tok/s/GPU  MFU {row['mfu']:.1%}  reserved {row['reserved_mib']}  loss {row['loss']:.4f}  first {row['first_ms']/1e3:.0f} s  predicted {row['predicted']}"
-            print(f'  {name:26s} {shown}', flush=True)
+            shown_row = row.get('error') or f"{row['ms']:8.1f} ms  {row['tokens_s_gpu']:9.0f} tok/s/GPU  MFU {row['mfu']:.1%}  reserved {row['reserved_mib']}  loss {row['loss']:.4f}  first {row['first_ms']/1e3:.0f} s  predicted {row['predicted']}"
+            print(f'  {name:26s} {shown_row}', flush=True)
+            for r,t in enumerate(row.get('trace', [])): print(shown(f'  {name}, rank {r}', t) if r==0 or 'pp' in name else '', flush=True)
         free(); save(rows)
     return rows
 
@@ -176,6 +196,7 @@ def main():
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
     ap.add_argument('--seconds', type=float, default=400, help='no new plan is begun after this long in the speed part')
+    ap.add_argument('--trace', action='store_true', help='record where the time of a step goes under each speed plan')
     ap.add_argument('--compile', action='store_true')
     ap.add_argument('--tiny', action='store_true')
     args = ap.parse_args()

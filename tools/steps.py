@@ -1,0 +1,186 @@
+"""Training steps of one case on this machine: what to run, how long it took, how much memory, and where a step's time went
+
+A case is written `llama-7b/16 4x4096 r8 c2 eager fp32`: 16 layers of the model, 4 samples of 4,096 tokens a step, the first 8 layers recomputed
+(`r?`: as few as fit), 2 micro-batches, not compiled, fp32. What is left out: all layers, r0, c1, compiled, bf16.
+"""
+import gc, json, re, statistics, sys, tempfile, time
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+MIB, PEAK = 2**20, 989. # TFLOP/s: dense bf16 of an H200 by its data sheet
+
+MODELS = { # name: (family, size, changes); the 1.5 B model has GPT-2's own 25 heads of 64
+    'llama-0.3b': ('llama_hf', 'llama-0.3b', {}), 'llama-1b': ('llama_hf', 'llama-3.2-1b', {}), 'llama-3b': ('llama_hf', 'llama-3.2-3b', {}),
+    'llama-7b': ('llama_hf', 'llama-7b', {}), 'gpt-1.5b': ('gpt_hf', 'gpt-1.5b', dict(num_attention_heads=25))}
+TINY = {'llama_hf': dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=512),
+        'gpt_hf': dict(hidden_size=64, num_attention_heads=4, vocab_size=512)} # toy shapes: 4 layers, a sequence of 1/64
+
+@dataclass(frozen=True)
+class Case:
+    "One configuration on one GPU"
+    model:str; batch:int; seq:int; layers:int=0; recompute:int=0; chunks:int=1; compile:bool=True; precision:str='bf16'; tiny:bool=False
+
+    @classmethod
+    def parse(cls, text, tiny=False):
+        name, size, *more = text.split()
+        model, _, layers = name.partition('/')
+        kw = dict(layers=int(layers or 0), tiny=tiny)
+        for w in more:
+            if w=='eager': kw['compile'] = False
+            elif w[0] in 'rc' and (w[1:].isdigit() or w=='r?'): kw[dict(r='recompute', c='chunks')[w[0]]] = -1 if w=='r?' else int(w[1:])
+            elif w in ('fp32', 'bf16', 'fp16'): kw['precision'] = w
+            else: raise ValueError(f'{text!r}: {w!r} is not understood')
+        if model not in MODELS: raise ValueError(f"{text!r}: models are {', '.join(MODELS)}")
+        b, s = map(int, size.split('x'))
+        return cls(model, b, s, **kw)
+
+    def __str__(self):
+        more = [f'r{self.recompute}' if self.recompute>0 else 'r?' if self.recompute<0 else '', f'c{self.chunks}' if self.chunks>1 else '',
+                '' if self.compile else 'eager', self.precision if self.precision!='bf16' else '']
+        return ' '.join([self.model+(f'/{self.layers}' if self.layers else ''), f'{self.batch}x{self.seq}', *filter(None, more)])
+
+    @property
+    def spec(self):
+        from galvatron.model_spec import ModelSpec
+        family, size, more = MODELS[self.model]
+        if self.tiny: return ModelSpec.from_size(family, size, 4, max(16, self.seq//64), **TINY[family])
+        return ModelSpec.from_size(family, size, self.layers or None, self.seq, **more)
+
+    @property
+    def plan(self):
+        from galvatron.plan import LayerStrategy, Plan
+        n = self.spec.n_layers
+        return Plan(tuple(LayerStrategy(recompute=i<self.recompute) for i in range(n)), chunks=self.chunks, global_bsz=self.batch)
+
+    @property
+    def options(self):
+        from galvatron.plan import RunOptions
+        return RunOptions(self.precision, compile=self.compile)
+
+class Random:
+    "Samples of random tokens, the same in every run"
+    def __init__(self, vocab, seq, n=64): self.vocab, self.seq, self.n = vocab, seq, n
+    def __len__(self): return self.n
+    def __getitem__(self, i):
+        import numpy as np
+        t = np.random.default_rng([1234, i]).integers(0, self.vocab, self.seq+1)
+        return dict(tokens=t[:-1], labels=t[1:])
+
+def train(case, steps=8, trace=False):
+    "Train as `galvatron train` does, without logs: ms of each step, host ms, losses, norms, peak memory; `trace` adds the summary of two steps"
+    import torch
+    from galvatron.runtime.arguments import TrainArgs
+    from galvatron.runtime.train import Late, Trainer, memory, reset_memory
+    spec, begin = case.spec, time.perf_counter()
+    t = Trainer(spec, case.plan, TrainArgs(train_iters=1000), case.options)
+    build, data = time.perf_counter()-begin, t.loader(Random(spec.vocab, spec.seq))
+    reset_memory(t.device)
+    marks, host, read = [Late(t.device)], [], []
+    for mb in islice(data, steps):
+        begin = time.perf_counter()
+        marks.append(Late(t.device, *t.train_step(mb)))
+        host.append((time.perf_counter()-begin)*1e3)
+        if len(marks)>2: read.append(marks[-2].read()) # a step late, as the loop of the trainer does
+    read.append(marks[-1].read())
+    ms = [b.since(a) for a,b in zip(marks, marks[1:])]
+    used, reserved = memory(t.device)
+    out = dict(ms=ms, host_ms=host, loss=[r[0] for r in read], norm=[r[1] for r in read], build_s=build, first_s=ms[0]/1e3, allocated_mib=used, reserved_mib=reserved, compiler=compiler())
+    if t.device.type=='cuda': out |= {k: torch.cuda.memory_stats()[k] for k in ('num_alloc_retries', 'num_ooms')}
+    if trace: out['trace'] = traced(lambda: t.train_step(next(data)), t.device, spec, case)
+    data.close()
+    return out
+
+def compiler():
+    "What the compiler did: graphs, breaks, and anything that hit a limit"
+    import torch
+    c = torch._dynamo.utils.counters
+    return dict(graphs=c['stats'].get('unique_graphs', 0), breaks=sum(c['graph_break'].values()), recompiles_hit_limit=sum(v for k,v in c['unimplemented'].items() if 'limit' in str(k)))
+
+def free():
+    "Give everything of the last case back before the next one is measured"
+    import torch
+    torch._dynamo.reset(); torch._dynamo.utils.counters.clear(); gc.collect()
+    if torch.cuda.is_available(): torch.cuda.empty_cache()
+
+def row_of(case, got, skip=3):
+    "The figures of a case: median of the steps after the first ones, MFU with causal attention counted"
+    ms, spec = sorted(got['ms'][skip:] or got['ms']), case.spec
+    med = statistics.median(ms)
+    return dict(case=str(case), model=case.model, layers=spec.n_layers, batch=case.batch, seq=spec.seq, recompute=case.recompute, chunks=case.chunks, compile=case.compile, precision=case.precision,
+                ms=med, spread=(ms[-1]-ms[0])/med, tokens_s=case.batch*spec.seq/med*1e3, mfu=spec.step_flops(case.batch)/med/1e9/PEAK, step_tflop=spec.step_flops(case.batch)/1e12,
+                **{k: got[k] for k in ('reserved_mib', 'allocated_mib', 'build_s', 'first_s', 'compiler', 'num_alloc_retries') if k in got},
+                host_ms=statistics.median(got['host_ms'][skip:] or got['host_ms']), steps=got['ms'], loss=got['loss'][-1], norm=got['norm'][-1])
+
+def measure(case, steps=8, trace=False):
+    "The row of a case; `oom` where it did not fit, `error` where it failed"
+    from galvatron.profile.model import is_oom
+    free()
+    try: got = train(case, steps, trace)
+    except Exception as e:
+        import traceback
+        text = traceback.format_exc()
+        oom = is_oom(e); e.__traceback__ = None; del e
+        return dict(case=str(case), oom=True) if oom else dict(case=str(case), error=text[-1500:])
+    finally: free()
+    return row_of(case, got) | ({'trace': got['trace']} if trace else {})
+
+# ---- where the time of a step goes
+
+KINDS = [ # first match: part of a kernel's name
+    ('attention', r'flash|fmha|sdpa|attention|cudnn_generated.*(bprop|fprop)'), ('matmul', r'gemm|nvjet|cutlass|xmma|s16816|wgmma|cublas|splitK'), ('optimizer', r'adam'),
+    ('norm of gradients', r'LpNorm|lpnorm'), ('scaling of gradients', r'multi_tensor_apply|BinaryOpScalar'), ('loss', r'triton.*(log_softmax|logsumexp|nll|softmax)|cross_entropy|log_softmax|nll_loss'),
+    ('embedding', r'embedding|indexSelect|index_select'), ('copy kernels', r'copy|CatArray|to_copy'), ('fill', r'fill|Memset'), ('other Triton', r'triton'), ('other', '')]
+
+def kind_of(name, cat='kernel'):
+    if cat.startswith('gpu_mem'): return 'memory copies' if 'cpy' in cat else 'fill'
+    return next(k for k,p in KINDS if re.search(p, name, re.I))
+
+def union(spans):
+    "Merged intervals, sorted"
+    out = []
+    for a,b in sorted(spans):
+        if out and a<=out[-1][1]: out[-1][1] = max(out[-1][1], b)
+        else: out.append([a, b])
+    return out
+
+def length(spans): return sum(b-a for a,b in spans)
+
+def summarise(events, steps, top=25):
+    "Device events of a chrome trace (`ts`, `dur` in us) -> ms a step by kind, top kernels, gaps, exposed copies"
+    dev = [(e['ts'], e['ts']+e['dur'], e['name'], e['cat']) for e in events if e.get('cat') in ('kernel', 'gpu_memcpy', 'gpu_memset', 'cpu_op')]
+    if not dev: return dict(error='no event on the device')
+    dev.sort()
+    busy, kernels = union([d[:2] for d in dev]), union([d[:2] for d in dev if d[3]!='gpu_memcpy'])
+    copies = union([d[:2] for d in dev if d[3]=='gpu_memcpy'])
+    hidden = length(copies) + length(kernels) - length(busy)
+    by, name = {}, {}
+    for a,b,n,c in dev:
+        for d,k in ((by, kind_of(n, c)), (name, n[:160])):
+            row = d.setdefault(k, dict(ms=0., calls=0)); row['ms'] += (b-a)/1e3/steps; row['calls'] += 1/steps
+    gaps = sorted(((b[0]-a[1]) for a,b in zip(busy, busy[1:])), reverse=True)
+    ends = {round(d[1], 3): d[2] for d in dev}; starts = {round(d[0], 3): d[2] for d in reversed(dev)}
+    worst = sorted(zip(busy, busy[1:]), key=lambda p: p[0][1]-p[1][0])[:8]
+    span = busy[-1][1]-busy[0][0]
+    return dict(steps=steps, span_ms=span/1e3/steps, busy_ms=length(busy)/1e3/steps, idle_ms=(span-length(busy))/1e3/steps, gaps=len(gaps)/steps,
+                gaps_over_10us=sum(g>10 for g in gaps)/steps, exposed_copies_ms=(length(copies)-hidden)/1e3/steps, copies_ms=length(copies)/1e3/steps,
+                by_kind=dict(sorted(by.items(), key=lambda i: -i[1]['ms'])),
+                top=[dict(name=k, kind=kind_of(k), **v) for k,v in sorted(name.items(), key=lambda i: -i[1]['ms'])[:top]],
+                largest_gaps=[dict(us=b[0]-a[1], after=ends.get(round(a[1], 3), '?')[:100], before=starts.get(round(b[0], 3), '?')[:100]) for a,b in worst])
+
+def traced(step, device, spec, case, steps=2):
+    "Run two steps under the profiler and summarise what the device did"
+    import torch
+    from torch.profiler import ProfilerActivity as A
+    with tempfile.TemporaryDirectory() as d:
+        if device.type=='cuda': torch.cuda.synchronize()
+        with torch.profiler.profile(activities=[A.CUDA if device.type=='cuda' else A.CPU]) as prof:
+            for _ in range(steps): step()
+            if device.type=='cuda': torch.cuda.synchronize()
+        prof.export_chrome_trace(f'{d}/trace.json')
+        out = summarise(json.loads(Path(d, 'trace.json').read_text())['traceEvents'], steps)
+    attn = spec.step_flops(case.batch, causal=False) - spec.step_flops(case.batch) # the half that the causal mask leaves out is as large as the one that counts
+    for k,flops in (('attention', attn), ('matmul', spec.step_flops(case.batch)-attn)):
+        if k in out.get('by_kind', {}): out['by_kind'][k]['model_tflops'] = flops/1e9/out['by_kind'][k]['ms'] # of the model: recomputation adds time and no FLOPs
+    return out
