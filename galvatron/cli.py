@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['YES', 'NO', 'COMMANDS', 'TASKS', 'add_arguments', 'Parser', 'parse', 'command', 'overview', 'find', 'main',
-           'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs',
+           'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_check', 'plan_show', 'ShowArgs', 'show',
            'profile_hardware', 'profile_model', 'search', 'explain_plan', 'validate_a100', 'preprocess_data',
            'data_merge', 'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
            'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
@@ -321,6 +321,19 @@ def plan_show(argv):
 class ShowArgs:
     "What to draw"
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
+
+# %% ../nbs/60_cli.ipynb #5b296ae3
+@command('show', 'Look', 'draw a plan as a page: who holds what, memory, time, timeline; compare two')
+def show(argv):
+    from galvatron.show import PageArgs, show
+    about = ('Show what a plan means and costs, in the terminal and as one HTML page.\n\n  galvatron show plan.json --html plan.html\n'
+             '  galvatron show plan.json --compare other.json --metrics logs/metrics.jsonl --html plan.html --lang zh')
+    args,cluster,model,flags,options,pos,given = parse('show', argv, PageArgs, ClusterArgs, ModelArgs, PlanArgs, RunOptions, about=about, file='Strategy file, or the JSON of the older web visualiser')
+    ranks = cluster.ranks()
+    nodes = (cluster.num_nodes or 1, ranks//(cluster.num_nodes or 1)) if ranks and (cluster.num_nodes or cluster.num_gpus_per_node) else (None, None)
+    made = show(pos.file, args, _named_model(model, given), (ranks, *nodes), options, given, lambda spec, n, o: flags.plan(spec, n, o, given))
+    print(made)
+    if args.html: print(f'\npage: {made.save(args.html)}')
 
 # %% ../nbs/60_cli.ipynb #cca88295
 @command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')

@@ -14,9 +14,7 @@ import html, json, re, shutil
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
-from fastcore.basics import patch
 
-from .cost.explore import tint
 from .cost.pipeline import MEMORY_COLOURS, MEMORY_KINDS, TIME_COLOURS, TIME_KINDS, Prediction, Pricer, by_kind, predict
 from .model_spec import ModelSpec, model_sizes, model_types
 from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, parse_json
@@ -355,7 +353,7 @@ def read_pricer(
 def recorded_options(
     plan:Plan, # Its provenance says what the search assumed
     options:RunOptions, # From the command line
-    given:dict, # Arguments that were given
+    given, # Names of the arguments that were given
 ) -> RunOptions:
     "The switches of the run: those given, else those that the search assumed"
     return replace(options, **{k: plan.provenance[k] for k in ('mixed_precision', 'sequence_parallel') if k in plan.provenance and k not in given})
@@ -400,7 +398,7 @@ def priced_or_plain(
     spec:ModelSpec, # The model, or None: the one that the file names
     cluster:tuple, # (GPUs, nodes, GPUs of a node) as far as given, else None
     options:RunOptions,
-    given:dict, # Arguments that were given
+    given, # Names of the arguments that were given
 ) -> tuple: # (Prediction, or the plan where there is no price; its GPUs; notes)
     "Read a strategy file, and price it if model and profiles can be found"
     plan = Plan.load(path)
@@ -431,7 +429,7 @@ def show(
     spec:ModelSpec = None, # The model (default: the one that the file names)
     cluster:tuple = (None, None, None), # (GPUs, nodes, GPUs of a node) as far as given
     options:RunOptions = RunOptions(), # Switches of the run
-    given:dict = {}, # Arguments that were given
+    given = (), # Names of the arguments that were given
     uniform = None, # f(model, GPUs, options) -> plan, for a file that holds none
 ) -> Page:
     "The page of a file"

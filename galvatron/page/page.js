@@ -17,7 +17,8 @@ const GIB = fullest >= 1024, SEC = longest >= 20000; // one unit for the whole p
 const memUnit = GIB ? 'GiB' : 'MiB', msUnit = SEC ? 's' : 'ms';
 const memNum = mib => num(GIB ? mib / 1024 : mib, GIB ? (fullest >= 102400 ? 1 : 2) : digits(mib)), msNum = ms => num(SEC ? ms / 1000 : ms, SEC ? 2 : longest >= 100 ? 1 : digits(ms));
 const mem = mib => `${memNum(mib)} ${memUnit}`, ms = x => `${msNum(x)} ${msUnit}`;
-const pct = (x, d = 1) => `${num(100 * x, d)} %`, signed = (x, d = 1) => (x > 0 ? '+' : '') + pct(x, d);
+const pct = (x, d = 1) => `${num(100 * x, d)}\u00a0%`, signed = (x, d = 1) => (x > 0 ? '+' : '') + pct(x, d);
+const count = n => n >= 1e9 ? `${num(n / 1e9, 2)} B` : n >= 1e6 ? `${num(n / 1e6, 2)} M` : num(n);
 const span = (a, b) => a === b ? `${a}` : `${a}–${b}`;
 const scheduleName = s => say(s);
 
@@ -106,7 +107,7 @@ const stageLayers = (p, k) => { const s = p.stages[k]; return `${say(s.first ===
 
 function table(head, rows, { left = 1, caption = null } = {}) {
   const side = i => i < left ? 'left' : null;
-  return el('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': caption || say('numbers') }, el('table', {}, el('thead', {}, el('tr', {}, head.map((h, i) => el('th', { scope: 'col', class: side(i) }, h || '\u00a0')))),
+  return el('div', { class: 'wide', tabindex: 0, role: 'group', 'aria-label': caption || say('numbers') }, el('table', {}, el('thead', {}, el('tr', {}, head.map((h, i) => el('th', { scope: 'col', class: side(i) }, h)))),
     el('tbody', {}, rows.map(r => el('tr', { class: r.cls }, (r.cells || r).map((c, i) => el(i ? 'td' : 'th', { scope: i ? null : 'row', class: side(i) }, c)))))));
 }
 const numbers = t => el('details', {}, el('summary', {}, say('numbers')), t);
@@ -131,10 +132,10 @@ function summary() {
   if (p.ms) cards.push([say('throughput'), [num(p.bsz / p.ms * 1e3, digits(p.bsz / p.ms * 1e3)), el('small', {}, ` ${say('samples_s')}`)], [p.model ? el('p', { class: 'sub' }, say('tokens_s', { n: num(p.bsz * p.model.seq / p.ms * 1e3) })) : null, versus(x => x.ms && x.bsz / x.ms, x => num(x * 1e3, digits(x * 1e3)), false)]]);
   if (p.peak) cards.push([say('peak'), [memNum(p.peak), el('small', {}, p.budget ? ` ${say('of')} ${mem(p.budget)}` : ` ${memUnit}`)],
     [p.budget ? el('div', { class: `meter${p.peak > p.budget ? ' over' : ''}` }, el('i', { style: `width:${Math.min(100, 100 * p.peak / p.budget)}%` })) : null, el('p', { class: 'sub' }, p.budget ? say(p.peak <= p.budget ? 'fits' : 'over', { n: mem(Math.abs(p.budget - p.peak)) }) : say('no_budget')), versus(x => x.peak, mem, true)]]);
-  if (p.priced) cards.push([say('busy'), [num(100 * p.busy, 1), el('small', {}, ' %')], [el('div', { class: 'meter' }, el('i', { style: `width:${100 * p.busy}%` })), el('p', { class: 'sub' }, say('busy_of', { i: p.slow })), versus(x => x.busy, x => pct(x), false)]]);
+  if (p.priced) cards.push([say('busy'), [num(100 * p.busy, 1), el('small', {}, ' %')], [el('div', { class: 'meter' }, el('i', { style: `width:${100 * p.busy}%` })), el('p', { class: 'sub' }, say(p.pp > 1 ? 'busy_of' : 'busy_of1', { i: p.slow })), versus(x => x.busy, x => pct(x), false)]]);
   fill('summary', el('h1', { id: 'title' }, say(p.world > 1 ? 'on_gpus' : 'on_gpu', { model, n: num(p.world) })),
-    el('p', { class: 'lead' }, say(p.pp > 1 ? 'head' : 'head1', { bsz: num(p.bsz), chunks: num(p.chunks), micro: num(p.micro), pp: p.pp, size: num(size), schedule: scheduleName(p.schedule) })),
-    el('p', { class: 'plan' }, q ? el('span', { class: 'tag' }, 'A') : null, el('code', {}, planText(p))), q ? el('p', { class: 'plan' }, el('span', { class: 'tag' }, 'B'), el('code', {}, planText(q)), el('span', { class: 'sub' }, `  ${planName(q)}`)) : null,
+    el('p', { class: 'lead' }, [say(p.chunks > 1 ? 'batch_in' : 'batch_whole', { bsz: num(p.bsz), chunks: num(p.chunks), micro: num(p.micro) }), p.pp > 1 ? say(size > 1 ? 'stages_in' : 'stages_one', { pp: p.pp, size: num(size) }) : null, p.pp > 1 ? scheduleName(p.schedule) : say('no_pipeline')].filter(Boolean).join(' · ')),
+    el('p', { class: 'plan' }, q ? el('span', { class: 'tag' }, 'A') : null, el('code', {}, planText(p)), q ? el('span', { class: 'sub' }, `  ${planName(p)}`) : null), q ? el('p', { class: 'plan' }, el('span', { class: 'tag' }, 'B'), el('code', {}, planText(q)), el('span', { class: 'sub' }, `  ${planName(q)}`)) : null,
     cards.length ? el('dl', { class: 'cards' }, cards.map(([t, big, more]) => el('div', { class: 'card' }, el('dt', {}, t), el('dd', {}, el('span', { class: 'big' }, big), more)))) : null,
     p.priced ? el('ul', { class: 'binds' }, binds(p).map(b => el('li', {}, b))) : null, DATA.notes.map(n => el('p', { class: 'note' }, n[state.lang] || n.en)));
 }
@@ -142,12 +143,13 @@ function summary() {
 function binds(p) {
   const share = p.budget ? p.peak / p.budget : 0, t = p.stages[p.slow].time, work = new Set(DATA.arithmetic);
   const rest = Object.entries(t).filter(([k, v]) => !work.has(k) && v > .001 * p.ms).sort((a, b) => b[1] - a[1]).slice(0, 4).map(([k, v]) => `${term(k)} ${pct(v / p.ms)}`).join(comma());
-  return [p.budget ? say(share > 1 ? 'mem_over' : share > .95 ? 'mem_binds' : 'mem_free', { i: p.full, p: pct(share) }) : null, say('time_binds', { i: p.slow, p: pct(p.busy), rest: rest || say('none') })].filter(Boolean);
+  const one = p.pp === 1 ? '1' : '';
+  return [p.budget ? say((share > 1 ? 'mem_over' : share > .95 ? 'mem_binds' : 'mem_free') + one, { i: p.full, p: pct(share) }) : null, say('time_binds' + one, { i: p.slow, p: pct(p.busy), rest: rest || say('none') })].filter(Boolean);
 }
 
 function changes() {
   $('changes').hidden = !two();
-  if (!two()) return;
+  if (!two()) { $('changes').replaceChildren(); return; }
   const p = first, q = DATA.plans[state.versus], rows = [];
   const settings = x => ({ plan: planText(x), pp_deg: x.pp, pp_division: x.stages.map(s => s.last - s.first + 1).join('+'), pipeline_type: scheduleName(x.schedule), chunks: x.chunks, global_bsz: x.bsz, vocab: words(x.strategies[x.vocab]), default_dp_type: x.default_dp });
   const a = settings(p), b = settings(q);
@@ -255,7 +257,7 @@ function stageTable(what, p, show, unit) {
   const cols = p.stages.length > 12 ? [...new Set([0, 1, p.full ?? 0, p.slow ?? 0, p.stages.length - 2, p.stages.length - 1])].sort((a, b) => a - b) : p.stages.map((_, i) => i);
   const rows = terms.map(t => [term(t), kindName(kindOf[what][t] || 'other'), ...cols.map(i => show(p.stages[i][what][t] || 0))]);
   rows.push({ cls: 'sum', cells: [say('total'), '', ...cols.map(i => show(Object.values(p.stages[i][what]).reduce((a, b) => a + b, 0)))] });
-  return numbers(table([`${say('term')}, ${unit}`, '', ...cols.map(i => `${say('stage')} ${i}`)], rows, { left: 2, caption: say(what) }));
+  return numbers(table([`${say('term')}, ${unit}`, say('kind'), ...cols.map(i => `${say('stage')} ${i}`)], rows, { left: 2, caption: say(what) }));
 }
 
 function memory() {
@@ -289,7 +291,7 @@ function treemap(p, which) {
   sized(host, W => {
     const H = Math.round(Math.min(270, Math.max(190, W * .62))), svg = el('svg', { width: W, height: H });
     const kinds = kindsIn('memory', s.memory).map(([kind, terms]) => ({ kind, terms, v: terms.reduce((a, t) => a + t[1], 0) }));
-    const used = p.budget > values ? W * values / p.budget : W;
+    const used = p.budget > values && values > .4 * p.budget ? W * values / p.budget : W; // a nearly empty GPU would be nothing but free
     if (used < W) box(svg, { x: used, y: 0, w: W - used, h: H }, 'var(--idle)', 'quiet', say('free'), p.budget - values, p.budget);
     for (const g of squares(kinds, 0, 0, used, H)) {
       const c = kindColour('memory', g.kind);
@@ -373,7 +375,7 @@ function measured() {
     return reader(say('step_time'), svg);
   });
   const losses = m.steps.filter(s => s[2] != null);
-  fill('measured', head('measured', say('measured_hint', { n: m.n, file: m.file })), el('div', { class: 'split' }, el('div', {}, host), el('div', {}, table(['', say('predicted'), say('measured_word'), say('difference')], rows, { caption: say('measured') }),
+  fill('measured', head('measured', say('measured_hint', { n: m.n, file: m.file })), el('div', { class: 'split' }, el('div', {}, host), el('div', {}, table([say('quantity'), say('predicted'), say('measured_word'), say('difference')], rows, { caption: say('measured') }),
     losses.length > 1 ? el('p', { class: 'sub', style: 'margin-top:.6rem' }, say('loss_from', { a: num(losses[0][2], 3), b: num(losses.at(-1)[2], 3), n: m.n })) : null)), el('ul', { class: 'legend' }, el('li', {}, el('span', { class: 'swatch line' }), say('predicted')), el('li', {}, el('span', { class: 'swatch', style: 'background:#4477aa;border-radius:50%' }), say('measured_word'))));
 }
 
@@ -382,12 +384,12 @@ function near() {
   $('near').hidden = !all.length;
   if (!all.length) return;
   const rows = [[first, 0], ...all].sort((a, b) => (a[0].fits === false) - (b[0].fits === false) || a[0].ms / a[0].bsz - b[0].ms / b[0].bsz).map(([p, i]) => ({ cls: p.fits === false ? 'no' : i ? null : 'sum', cells: [i ? planName(p) : say('this_plan'), msNum(p.ms), i ? delta(first.ms / first.bsz, p.ms / p.bsz) : '', [memNum(p.peak), p.fits === false ? el('small', { class: 'up' }, el('br'), say('too_much')) : ''],
-    i ? el('button', { type: 'button', 'aria-pressed': String(state.versus === i), 'aria-label': `${say('compare')}: ${planName(p)}`, on: { click: () => { choose(state.versus === i ? 0 : i); if (state.versus) $('summary').scrollIntoView({ block: 'start' }); } } }, say(state.versus === i ? 'stop' : 'compare')) : ''] }));
-  fill('near', head('near', say('near_hint')), table([say('change'), `${say('time')}, ${msUnit}`, '', `${say('memory')}, ${memUnit}`, ''], rows, { caption: say('near') }));
+    i ? el('button', { type: 'button', 'aria-pressed': String(state.versus === i), 'aria-label': `${say('compare')}: ${planName(p)}`, on: { click: () => { choose(state.versus === i ? 0 : i); if (state.versus) $('summary').scrollIntoView({ block: 'start' }); } } }, el('span', { class: 'long' }, say(state.versus === i ? 'stop' : 'compare')), el('span', { class: 'short', 'aria-hidden': 'true' }, state.versus === i ? '✕' : '⇄')) : ''] }));
+  fill('near', head('near', say('near_hint')), table([say('change'), `${say('time')}, ${msUnit}`, say('difference'), `${say('memory')}, ${memUnit}`, say('compare')], rows, { caption: say('near') }));
 }
 
 function about() {
-  const p = first, facts = [[say('model'), p.model ? `${p.model.name}${comma()}${num(p.model.params / 1e9, 2)} B${comma()}${p.n_layers} × ${p.model.types}` : null], [say('hardware'), DATA.about.hardware], [say('profile'), DATA.about.profile], [say('options'), DATA.about.options], ['Galvatron', DATA.version]];
+  const p = first, facts = [[say('model'), p.model ? `${p.model.name}${comma()}${count(p.model.params)}${comma()}${p.n_layers} × ${p.model.types}` : null], [say('hardware'), DATA.about.hardware], [say('profile'), DATA.about.profile], [say('options'), DATA.about.options], ['Galvatron', DATA.version]];
   fill('about', el('h2', {}, say('about')), DATA.about.formula ? el('p', { class: 'hint' }, say('formula')) : null, el('dl', { class: 'facts' }, facts.filter(f => f[1]).map(([k, v]) => [el('dt', {}, k), el('dd', {}, v)])));
 }
 
