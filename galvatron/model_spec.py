@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['model_zoo', 'model_types', 'LayerType', 'block', 'ModelSpec', 'family', 'llama_family', 'baichuan_family',
-           'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family', 'canonical_model_type',
-           'model_sizes']
+           'baichuan_as_llama', 'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family',
+           'canonical_model_type', 'model_sizes']
 
 # %% ../nbs/01_model_spec.ipynb #39f92822
 import hashlib, json, math
@@ -240,12 +240,18 @@ for _hf,_new in dict(qwen2=dict(vocab_size=151936, intermediate_size=22016, num_
     family(_hf, 'llama_hf', _renames['llama'], **{**_families['llama'][2], **_new})(llama_family)
 
 # %% ../nbs/01_model_spec.ipynb #22fa19b1
-@family('baichuan', 'baichuan_hf', _renames['llama'], **{**_families['llama'][2], 'vocab_size':64000, 'max_position_embeddings':4096})
+@family('baichuan', 'baichuan_hf', _renames['llama'], **{**_families['llama'][2], 'vocab_size':64000, 'max_position_embeddings':None})
 def baichuan_family(c, seq):
-    "Parts of a spec of Baichuan: a Llama config of the same shape"
-    if 'model_max_length' in c: c.update(alibi=True, max_position_embeddings=c.pop('model_max_length'))
-    c['model_type'] = 'llama' # what from_hf keeps, and hf_config builds
-    return llama_family(c, seq)
+    "Parts of a spec of Baichuan, both generations"
+    if 'model_max_length' in c and not c['max_position_embeddings']: c['alibi'] = True
+    if c['vocab_size']==125696: c['norm_head'] = True
+    return llama_family(c, seq or c['max_position_embeddings'] or c.get('model_max_length') or 4096)
+
+def baichuan_as_llama(c):
+    "The Llama config whose layers a Baichuan has"
+    rope = dict(rope_parameters=dict(rope_type='linear', rope_theta=1e4, factor=1e30)) if c.get('alibi') else {}
+    known = {k:v for k,v in {**_families['baichuan'][2], **c}.items() if v is not None and k not in ('auto_map', 'architectures', 'tokenizer_class')}
+    return {**known, **rope, 'model_type':'llama'}
 
 # %% ../nbs/01_model_spec.ipynb #f14d430d
 def _positions(c, key, seq):
@@ -367,7 +373,7 @@ def from_hf(
 def hf_config(self:ModelSpec):
     "The HuggingFace config object that this spec describes"
     from transformers import AutoConfig
-    kw = dict(self.config)
+    kw = baichuan_as_llama(self.config) if self.config['model_type']=='baichuan' else dict(self.config)
     return AutoConfig.for_model(kw.pop('model_type'), **kw)
 
 # %% ../nbs/01_model_spec.ipynb #2961f1d2
