@@ -144,6 +144,18 @@ def layer_type(
         i -= t.count
     raise IndexError(f'layer {i+self.n_layers} of {self.n_layers}')
 
+# %% ../nbs/01_model_spec.ipynb #44576b5e
+@patch
+def stream(
+    self:ModelSpec,
+    i:int, # layer index; the number of layers: what enters the head
+)->tuple: # of (tokens, width) of each tensor, that of the head first
+    "The tensors that enter a layer"
+    two = next((t for t in self.layer_types if t.cross_seq), None)
+    t = self.layer_type(min(i, self.n_layers-1))
+    if two is None: return ((t.seq, t.hidden),)
+    return ((two.seq, two.hidden), (two.cross_seq, two.hidden))[:1 if i==self.n_layers else 2]
+
 # %% ../nbs/01_model_spec.ipynb #c7d3cfbf
 @patch
 def forward_flops(
