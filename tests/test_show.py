@@ -112,7 +112,7 @@ def test_hover_and_keys_read_numbers(made, browser):
     browser.open(made/'one.html')
     tip = lambda: browser.js('document.getElementById("tip").hidden ? "" : document.getElementById("tip").textContent')
     browser.hover('#memory .track i')
-    assert re.search(r'parameters: [\d.]+ GiB \([\d.]+ %\)', tip())
+    assert re.search(r'parameters: [\d.]+ GiB \([\d.]+\s%\)', tip())
     browser.hover('#map rect.cell', 2)
     assert 'GPU 2' in tip() and 'ZeRO-2' in tip()
     browser.hover('#timeline rect.act')
