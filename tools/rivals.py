@@ -7,7 +7,7 @@
 All keep fp32 weights, gradients and moments and compute in bf16, clip to norm 1, and get the same random tokens. The options are those that are fastest for the other trainer:
 torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first.
 """
-import json, os, statistics, sys, tempfile, time
+import json, os, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -42,7 +42,7 @@ def titan_spec(spec, attention):
     from torch import nn
     from torchtitan.models import llama3
     from torchtitan.models.common.attention import ScaledDotProductAttention
-    c, t = spec.config, spec.layer_types[0]
+    t = spec.layer_types[0]
     flavour = llama3.llama3_configs['1B' if spec.tied else '8B'](attn_backend='flex')
     layers = llama3._build_llama3_layers(n_layers=spec.n_layers, dim=t.hidden, n_heads=t.heads, n_kv_heads=t.kv_heads, hidden_dim=t.ffn, attn_backend='flex',
                                          rope=llama3.ComplexRoPE.Config(dim=t.head_dim, max_seq_len=131072, theta=500000, scaling='llama'))
