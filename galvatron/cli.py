@@ -365,8 +365,9 @@ def plan_check(argv):
 def plan_show(argv):
     about = 'Print a strategy file by runs of equal layers, or draw it.\n\n  galvatron plan show plan.json --world_size 8 --image plan.png'
     cluster,draw,out,pos,_ = parse('plan show', argv, ClusterArgs, ShowArgs, OutputArgs, about=about, file='Strategy file')
-    plan = Plan.load(pos.file)
-    ranks = cluster.ranks() or plan.provenance.get('world_size')
+    plan,ranks = Plan.load(pos.file),cluster.ranks()
+    if ranks is None: ranks = plan.provenance.get('world_size')
+    if ranks is not None: plan = Plan.load(pos.file, ranks) # what does not divide has no table
     if draw.image: plan.show(ranks).figure.savefig(draw.image, bbox_inches='tight', dpi=150)
     say(plan.table(ranks)+(f'\npicture: {draw.image}' if draw.image else ''), plan_facts(plan, ranks, file=pos.file), out)
 
@@ -682,10 +683,10 @@ def comparison(
     mib = lambda xs: ', '.join(f'{x:,.0f}' for x in xs) if xs else '-'
     tokens = plan.global_bsz*seq
     rate = lambda ms: f'{tokens/ms*1e3:,.0f}' if ms else '-'
-    held = [r['eval_loss'] for r in records if 'eval_loss' in r]
+    held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in steps if 'measured_mib' in r), {})
     return [('step time, ms', f"{said['predicted_ms']:.1f}" if 'predicted_ms' in said else '-', f'{ms:.1f}'),
             ('tokens/s', rate(said.get('predicted_ms')), rate(ms)),
-            ('peak memory of a rank by stage, MiB', mib(said.get('predicted_peak_mib')), mib(next((r['measured_mib'] for r in steps if 'measured_mib' in r), None))),
+            ('peak memory of a rank by stage, MiB', mib(peak.get('predicted_mib')), mib(peak.get('measured_mib'))),
             ('loss, first and last step', '', f"{steps[0]['loss']:.3f} → {steps[-1]['loss']:.3f}"),
             ('held-out loss (without context: %.3f)'%entropy, '', f'{held[-1]:.3f}' if held else '-')]
 

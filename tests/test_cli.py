@@ -106,6 +106,8 @@ def test_file_overrides_flags(tmp_path, capsys):
     f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3', global_bsz=16).save(tmp_path/'p.json')
     line = f'--model_size llama-7b --num_hidden_layers 6 --galvatron_config_path {f}'
     assert plan(line).pp_deg==2 and capsys.readouterr().err==''
+    plan(f'{line} --global_tp_deg -1 --global_tp_consec -1 --chunks -1')
+    assert capsys.readouterr().err=='' # nothing was asked for
     plan(f'{line} --pp_deg 4 --global_tp_deg 2 --sdp 1')
     err = capsys.readouterr().err
     assert 'pp_deg 4 (the plan has 2)' in err and 'sdp 1 (the plan has 0)' in err and 'global_tp_deg' not in err
@@ -115,6 +117,12 @@ def test_picture(tmp_path, capsys):
     f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3').save(tmp_path/'p.json')
     rc,out,_ = run(capsys, f'plan show {f} --world_size 8 --image {tmp_path}/p.png')
     assert rc==0 and '2-2*-2' in out and (tmp_path/'p.png').stat().st_size>5000
+
+def test_show_refuses_ranks_that_do_not_divide(tmp_path, capsys):
+    f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3').save(tmp_path/'p.json')
+    for world in 3, 2, 0, -8:
+        rc,out,err = run(capsys, f'plan show {f} --world_size {world}')
+        assert rc==2 and out=='' and err.startswith('galvatron: error: ') and (err.count('\n')==1 or world==2), err
 
 def test_explain(tmp_path, capsys):
     "A plan of any origin is priced, and what the search would choose instead stands beside it"

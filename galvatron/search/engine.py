@@ -642,7 +642,7 @@ def from_usual_places(
     "The first profile that is found; the error of the first place where none is"
     error = None
     for place in USUAL[kind]:
-        try: return load(Path(str(place).format(model_type)))
+        try: return load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
         except GalvatronError as e: error = error or e
     raise error
 
@@ -722,7 +722,8 @@ def save_plan(
     e, p = r.engine, r.prediction
     about = dict(model=e.spec.name, spec=e.spec.digest(), world_size=e.args.world_size, hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
-                 predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages], gap=r.gap)
+                 predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
+                 predicted_context_mib=round(p.stages[0].context, 1), gap=r.gap)
     return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
