@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
-           'GLOBAL_FLAGS', 'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan',
-           'actions', 'RunOptions', 'parse_json', 'auto_chunks']
+           'WHOLE_TYPES', 'GLOBAL_FLAGS', 'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy',
+           'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'auto_chunks']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
@@ -404,8 +404,8 @@ def from_json(cls:Plan,
     try: r = _Reader(parse_json(src) if isinstance(src, str) else dict(src))
     except PlanError as e: raise PlanError(e.violations, where) from None
     ws,plan = r.d.get('world_size'),r.plan(fallback)
-    if world_size and ws not in (None, world_size): r.bad.append(f'world_size: the file is for {json.dumps(ws)} ranks, not for {world_size}')
-    if plan and world_size: r.bad += plan.violations(world_size, spec, options)
+    if world_size is not None and ws not in (None, world_size): r.bad.append(f'world_size: the file is for {json.dumps(ws)} ranks, not for {world_size}')
+    if plan and world_size is not None: r.bad += plan.violations(world_size, spec, options)
     if r.bad: raise PlanError(r.bad, where)
     if isinstance(src, str): object.__setattr__(plan, '_source', src)
     return plan
@@ -512,6 +512,7 @@ def _world_violations(self:Plan, world_size):
 
 # %% ../nbs/00_plan.ipynb #dd7d97f8
 ULYSSES_TYPES = 'llama_dec','gpt_dec' # layer types whose attention runs under Ulysses
+WHOLE_TYPES = 'vit_enc','swin_enc' # layer types whose tokens stay together
 
 def _misfits(layer_type, width, ulysses, sequence_parallel):
     "What a layer of this type cannot divide by `width`"
@@ -520,7 +521,16 @@ def _misfits(layer_type, width, ulysses, sequence_parallel):
     if t.heads%k: yield f'does not divide {t.heads} heads'
     elif t.kv_heads%k and k%t.kv_heads: yield f'and {t.kv_heads} key/value heads do not divide each other'
     if not ulysses and t.ffn%k: yield f'does not divide {t.ffn} hidden units of the MLP'
-    if (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
+    if t.name in WHOLE_TYPES:
+        if k>1 and sequence_parallel and not ulysses: yield f'cannot go with --sequence_parallel, which is not available for {t.name} layers'
+    elif (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
+
+def _vocab_misfit(spec, width, ulysses, sequence_parallel):
+    "What keeps embedding and head from being shared by `width` ranks, or None"
+    t = spec.layer_types[-1]
+    if width==1 or not (ulysses or sequence_parallel): return
+    if t.name in WHOLE_TYPES: return f"cannot go with {'vsp' if ulysses else '--sequence_parallel'}, which is not available for {t.name} layers"
+    if spec.seq%width: return f'does not divide the sequence of {spec.seq}'
 
 # %% ../nbs/00_plan.ipynb #659f7bac
 @patch
@@ -534,9 +544,8 @@ def _model_violations(self:Plan, spec, options, n):
         for m in misfits(s.width) if s.width>1 else ():
             yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
     yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
-    v = self.vocab
-    if v.width>1 and (v.ulysses or options.sequence_parallel) and spec.seq%v.width:
-        yield f"vtp: {v.width} does not divide the sequence of {spec.seq} {_allowed(w for w in _divisors(n) if spec.seq%w==0)}"
+    misfit = lambda w: _vocab_misfit(spec, w, self.vocab.ulysses, options.sequence_parallel)
+    if m := misfit(self.vocab.width): yield f'vtp: {self.vocab.width} {m} {_allowed(w for w in _divisors(n) if not misfit(w))}'
 
 # %% ../nbs/00_plan.ipynb #11642372
 @patch
@@ -605,8 +614,8 @@ GLOBAL_FLAGS = dict( # flag of GLOBAL mode: the values it has in a plan
 def overridden(self:Plan,
     given:Mapping, # Flags of GLOBAL mode that were given, and their values
 )->list[str]: # For example `pp_deg 4 (the plan has 2)`
-    "Flags of GLOBAL mode that a plan from a file overrides"
-    had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS}
+    "Flags of GLOBAL mode that a plan from a file overrides; -1 asks for nothing"
+    had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS and given[k]!=-1}
     return [f"{k} {given[k]} (the plan has {', '.join(map(str, sorted(v)))})" for k,v in had.items() if v!={given[k]}]
 
 # %% ../nbs/00_plan.ipynb #fdc830cc

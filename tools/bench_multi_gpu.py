@@ -82,16 +82,26 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
         opt.step(); opt.zero_grad()
         return loss, norm
     if cuda: torch.cuda.reset_peak_memory_stats()
-    for i in range(steps):
-        if cuda: torch.cuda.synchronize()
-        t = time.perf_counter()
-        loss, norm = step()
-        if cuda: torch.cuda.synchronize()
-        out['ms'].append((time.perf_counter()-t)*1e3)
-        out['loss'].append(loss.item()); out['norm'].append(norm.item())
+    marks = [mark()]
+    for i in range(steps):                                          # as the trainer does, nothing waits for the device within the loop
+        out['loss'], out['norm'] = [f+[x] for f,x in zip((out['loss'], out['norm']), step())]
+        marks.append(mark())
+    if cuda: torch.cuda.synchronize()
+    out.update(ms=[between(a, b) for a,b in zip(marks, marks[1:])], **{k:[x.item() for x in out[k]] for k in ('loss', 'norm')})
     if cuda: out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB)
     if trace: out['trace'] = traced(step)
     return out
+
+def mark():
+    "A point in time: of the device's queue if there is a GPU"
+    import torch
+    if not torch.cuda.is_available(): return time.perf_counter()
+    e = torch.cuda.Event(enable_timing=True)
+    e.record()
+    return e
+
+def between(a, b)->float: # ms
+    return (b-a)*1e3 if isinstance(a, float) else a.elapsed_time(b)
 
 def free():
     "Give everything of the last plan back before the next one is measured"

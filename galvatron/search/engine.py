@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
+from tqdm import tqdm
 
 from ..cost.layer import MIB, PARTS, Setting, layer_table, layout_of, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, predict, stage_fixed, type_indices
@@ -365,7 +366,9 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
     queue = [(self.first_bound(*f), 0, next(tick), f) for f in self.families()]
     self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
     heapq.heapify(queue)
+    bar = tqdm(desc='search', unit=' configurations', delay=2, leave=False, disable=None) # only where somebody looks, and waits
     while queue and queue[0][0] < self.cap(keep):
+        bar.update()
         bound, level, n, what = heapq.heappop(queue)
         if level<3:
             for b, item in self.refine(level, what): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
@@ -373,7 +376,9 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
             sketched.append((bound, n, *what))
             self.attempt('sketch', *sketched[-1], keep)
     for job in sorted(sketched, key=lambda j: j[:2]):
+        bar.update()
         if job[0] < self.cap(keep, job[2]): self.attempt('prove', *job, keep)
+    bar.close()
     best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
     return best
@@ -433,6 +438,7 @@ class SearchResult:
     engine:Engine
     plans:list # of Found, best first
     seconds:float # Of the search
+    file:Path|None=None # Its strategy file, once it is written
 
     @property
     def plan(self) -> Plan: return self.plans[0].plan if self.plans else None
@@ -636,7 +642,7 @@ def from_usual_places(
     "The first profile that is found; the error of the first place where none is"
     error = None
     for place in USUAL[kind]:
-        try: return load(Path(str(place).format(model_type)))
+        try: return load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
         except GalvatronError as e: error = error or e
     raise error
 
@@ -699,7 +705,7 @@ def report(r:SearchResult) -> str:
     e, a = r.engine, r.engine.args
     b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
-             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:.2f} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
+             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
@@ -716,7 +722,8 @@ def save_plan(
     e, p = r.engine, r.prediction
     about = dict(model=e.spec.name, spec=e.spec.digest(), world_size=e.args.world_size, hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
-                 predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages], gap=r.gap)
+                 predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
+                 predicted_context_mib=round(p.stages[0].context, 1), gap=r.gap)
     return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
@@ -742,8 +749,8 @@ def run_search(
     folder = log_folder(args, spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     if r.plan:
-        path = save_plan(r, args.output_config_path or 'configs')
-        more = [f'strategy file: {path}'] + ([f'memory curve: {f}' for f in write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
+        r.file = save_plan(r, args.output_config_path or 'configs')
+        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
         more = '\n'.join([*more, banner('Galvatron Search Engine End Searching')])
         print(more)
         text += '\n'+more
@@ -756,7 +763,9 @@ def run_explain(
     path, # Strategy file
     args:SearchArgs, # Memory budget, switches of the run, space of the comparison
     spec:ModelSpec, # The model
-):
+) -> Prediction: # Of the file's plan
     "Print what a strategy file costs, what binds it, and what the search would choose instead"
     plan = Plan.load(path, args.world_size, spec, run_options(args))
-    print(explain(plan, spec, *read_profiles(args, spec), replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
+    profiles = read_profiles(args, spec)
+    print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
+    return predict(plan, spec, *profiles, run_options(args), args.memory_mib, args.mode)
