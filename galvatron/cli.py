@@ -378,7 +378,7 @@ class ShowArgs:
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
 
 # %% ../nbs/60_cli.ipynb #701dc53b
-@command('show', 'Look', 'draw a plan as a page: who holds what, memory, time, timeline; compare two')
+@command('show', 'Look', 'plan as a page: who holds what, memory, time')
 def show(argv):
     from galvatron.show import PageArgs, show
     about = ('Show what a plan means and costs, in the terminal and as one HTML page.\n\n  galvatron show plan.json --html plan.html\n'
