@@ -77,7 +77,7 @@ class Head(nn.Module):
     def __init__(self, fresh, model, context:Context):
         super().__init__()
         r, spec = model.recipe, model.spec
-        self.context, self.vocab, self.padded, self.fp32 = context, spec.vocab, model.padded, model.options.entropy_in_fp32
+        self.context, self.vocab, self.padded, self.fp32 = context, spec.outputs, model.padded, model.options.entropy_in_fp32
         self.paths = dict(norm=r.norm, output=r.embed if spec.tied else r.head)
         self.norm, self.output, self.bias = fresh(r.norm), fresh(self.paths['output']), None
         self.borrowed = ('output.weight',) if spec.tied else ()         # what belongs to another unit
@@ -149,7 +149,7 @@ class Unit:
     def __init__(self, name, module, context, rules, names, shapes, streams=1):
         self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams = name, module, context, rules, names, shapes, streams
         self.strategy, self.copies, self.sharded = context.strategy, None, False
-        self.drops = any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) for m in module.modules())
+        self.drops = any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) or getattr(m, 'drop_prob', 0) for m in module.modules())
 
 # %% ../../nbs/24_runtime.stage.ipynb #a27e58b2
 @patch
