@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, distributed as dist
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
+from tqdm import tqdm
 
 from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room,
                                               publish, raise_if, read_facts, rectangles, tensor_differences, together)
@@ -350,7 +351,7 @@ def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limi
     sources = to_published(saved, names_of(facts['model']['config']['model_type']))
     sizes = {n: sum(saved[o].size.numel()*(dtype or saved[o].properties.dtype).itemsize for o in ours) for n,ours in sources.items()}
     groups, where = list(_shards(sizes, limit)), {}
-    for i,names in enumerate(groups):
+    for i,names in enumerate(tqdm(groups, 'files', delay=2, leave=False, disable=None)):
         file = 'model.safetensors' if len(groups)==1 else f'model-{i+1:05d}-of-{len(groups):05d}.safetensors'
         parts = read_tensors(folder, saved, [o for n in names for o in sources[n]])
         tensors = {n: torch.cat([parts[o] for o in sources[n]]) if len(sources[n])>1 else parts[sources[n][0]] for n in names}
@@ -390,7 +391,12 @@ class _Lazy(Pieces):
         self.stored = stored
 
 class _LazyPlanner(PieceSaver):
-    def lookup_object(self, index): return self.state_dict[index.fqn].stored.read((slice(None),)*len(index.offset)).contiguous()
+    def __init__(self, bar):
+        super().__init__()
+        self.bar = bar
+    def lookup_object(self, index):
+        self.bar.update()
+        return self.state_dict[index.fqn].stored.read((slice(None),)*len(index.offset)).contiguous()
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #f57bc79a
 def h2g(
@@ -408,9 +414,9 @@ def h2g(
     tmp = Path(out)/'.iter_0000000.tmp'
     def write():
         make_room(tmp)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tqdm(total=len(pieces), desc='tensors', delay=2, leave=False, disable=None) as bar:
             warnings.simplefilter('ignore')
-            dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(), no_dist=True)
+            dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(bar), no_dist=True)
         carry_tokenizer(path, Path(out)/'tokenizer')
         publish(tmp, 'iter_0000000', dict(facts_of(0, spec), files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
     _or_nothing(write, tmp, out)

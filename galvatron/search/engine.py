@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'FIRST_SHEET', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'Table', 'Engine', 'mean_path',
-           'second_bound', 'Found', 'Uniform', 'SearchResult', 'search', 'gib', 'binds', 'differences', 'compare',
-           'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'from_usual_places', 'read_hardware',
-           'read_model', 'read_profiles', 'banner', 'final_lines', 'reasons', 'report', 'save_plan', 'log_folder',
-           'write_curve', 'run_search', 'run_explain']
+           'second_bound', 'Found', 'Uniform', 'SearchResult', 'search', 'gib', 'bounding_stages', 'binds',
+           'differences', 'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'from_usual_places',
+           'read_hardware', 'read_model', 'read_profiles', 'banner', 'final_lines', 'reasons', 'report', 'save_plan',
+           'log_folder', 'write_curve', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, time
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
+from tqdm import tqdm
 
 from ..cost.layer import MIB, PARTS, Setting, layer_table, layout_of, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, predict, stage_fixed, type_indices
@@ -365,7 +366,9 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
     queue = [(self.first_bound(*f), 0, next(tick), f) for f in self.families()]
     self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
     heapq.heapify(queue)
+    bar = tqdm(desc='search', unit=' configurations', delay=2, leave=False, disable=None) # only where somebody looks, and waits
     while queue and queue[0][0] < self.cap(keep):
+        bar.update()
         bound, level, n, what = heapq.heappop(queue)
         if level<3:
             for b, item in self.refine(level, what): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
@@ -373,7 +376,9 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
             sketched.append((bound, n, *what))
             self.attempt('sketch', *sketched[-1], keep)
     for job in sorted(sketched, key=lambda j: j[:2]):
+        bar.update()
         if job[0] < self.cap(keep, job[2]): self.attempt('prove', *job, keep)
+    bar.close()
     best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(best[0].per_sample)) if best else np.inf
     return best
@@ -433,6 +438,7 @@ class SearchResult:
     engine:Engine
     plans:list # of Found, best first
     seconds:float # Of the search
+    file:Path|None=None # Its strategy file, once it is written
 
     @property
     def plan(self) -> Plan: return self.plans[0].plan if self.plans else None
@@ -546,13 +552,16 @@ def baselines(self:SearchResult) -> dict: # name: Prediction or None
 # %% ../../nbs/12_search.engine.ipynb #f8b36cff
 ARITHMETIC = 'compute', 'embedding', 'head and loss', 'optimizer' # terms of a stage's time that would remain on an ideal network
 
+def bounding_stages(p:Prediction) -> tuple: # (stage, stage)
+    "The fullest and the slowest stage"
+    work = [s.chunks*(s.cost.total('forward')+s.cost.total('backward')) for s in p.stages]
+    return int(np.argmax([s.peak_mib for s in p.stages])), int(np.argmax(work))
+
 def binds(p:Prediction) -> list: # sentences
     "What keeps a plan from being faster"
-    mems = [s.peak_mib for s in p.stages]
-    full, out = int(np.argmax(mems)), []
-    out.append(f'memory: stage {full} needs {gib(mems[full])} of {gib(p.memory_mib)}' + (', so memory binds' if mems[full]>0.95*p.memory_mib else ', so memory does not bind'))
-    slow = max(range(len(p.stages)), key=lambda i: p.plan.chunks*(p.stages[i].cost.total('forward')+p.stages[i].cost.total('backward')))
-    times = p.stages[slow].time
+    (full, slow), out = bounding_stages(p), []
+    need, times = p.stages[full].peak_mib, p.stages[slow].time
+    out.append(f'memory: stage {full} needs {gib(need)} of {gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
@@ -699,7 +708,7 @@ def report(r:SearchResult) -> str:
     e, a = r.engine, r.engine.args
     b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
-             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:.2f} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
+             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
@@ -743,8 +752,8 @@ def run_search(
     folder = log_folder(args, spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     if r.plan:
-        path = save_plan(r, args.output_config_path or 'configs')
-        more = [f'strategy file: {path}'] + ([f'memory curve: {f}' for f in write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
+        r.file = save_plan(r, args.output_config_path or 'configs')
+        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
         more = '\n'.join([*more, banner('Galvatron Search Engine End Searching')])
         print(more)
         text += '\n'+more
@@ -757,7 +766,9 @@ def run_explain(
     path, # Strategy file
     args:SearchArgs, # Memory budget, switches of the run, space of the comparison
     spec:ModelSpec, # The model
-):
+) -> Prediction: # Of the file's plan
     "Print what a strategy file costs, what binds it, and what the search would choose instead"
     plan = Plan.load(path, args.world_size, spec, run_options(args))
-    print(explain(plan, spec, *read_profiles(args, spec), replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
+    profiles = read_profiles(args, spec)
+    print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
+    return predict(plan, spec, *profiles, run_options(args), args.memory_mib, args.mode)
