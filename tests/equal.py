@@ -4,6 +4,7 @@ import functools, json, random, warnings
 import torch
 from torch.distributed.tensor import DTensor
 
+from galvatron.data.loader import DOCUMENT_KEYS
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
 from galvatron.runtime.groups import Place
@@ -24,13 +25,18 @@ CONFIGS |= dict( # pictures; nothing divides the 17 tokens of the first, nor the
     vit=dict(model_type='vit', hidden_size=32, intermediate_size=48, num_attention_heads=4, image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.1),
     swin=dict(model_type='swin', embed_dim=16, num_heads=[4, 4, 8], window_size=2, image_size=32, patch_size=4, num_labels=7, drop_path_rate=0., initializer_range=.1))
 DEPTHS = {1: [1], 2: [1, 1], 3: [2, 1], 4: [2, 1, 1]} # layers of each stage of a Swin
+_t5 = dict(model_type='t5', vocab_size=61, d_model=32, d_kv=4, d_ff=48, num_heads=8, relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0., initializer_factor=1.)
+CONFIGS |= dict( # encoders; one with a gated feed-forward part and an unscaled head
+    bert=dict(model_type='bert', vocab_size=61, hidden_size=32, intermediate_size=48, num_attention_heads=8, max_position_embeddings=SEQ, hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.1),
+    t5=_t5, t5_gated=dict(_t5, feed_forward_proj='gated-gelu', tie_word_embeddings=False))
 
 @functools.cache
 def spec_of(kind, layers=4):
     config = dict(CONFIGS[kind])
     if kind=='swin': config |= dict(depths=DEPTHS[layers], num_heads=config['num_heads'][:len(DEPTHS[layers])])
+    elif 't5' in kind: config |= dict(num_layers=layers-layers//2, num_decoder_layers=layers//2)
     else: config['n_layer' if 'gpt' in kind else 'num_hidden_layers'] = layers
-    return ModelSpec.from_hf(config, seq=24 if '6' in kind else SEQ)
+    return ModelSpec.from_hf(config, seq=24 if '6' in kind else (2*SEQ, SEQ) if 't5' in kind else SEQ)
 
 def batch(step, bsz, seq=SEQ):
     "Tokens and labels of a step; about a tenth of the labels does not count, in some samples more"
@@ -45,10 +51,25 @@ def pictures(step, bsz, size, classes):
     labels = torch.randint(0, classes, (bsz,), generator=g)
     return torch.randn(bsz, 3, size, size, generator=g, dtype=torch.float64), labels.masked_fill(torch.rand(bsz, generator=g)<.1, -100)
 
+def texts(step, bsz, spec):
+    "Padded texts for encoders: types of tokens for BERT, what the decoder has written for T5"
+    g, length = torch.Generator().manual_seed(step), spec.layer_types[0].seq
+    tokens, labels = batch(step, bsz, spec.seq)
+    more = dict(token_types=torch.randint(0, 2, (bsz, length), generator=g)) if spec.model_type=='bert_hf' else dict(decoder_tokens=tokens)
+    there = torch.arange(length)<torch.randint(length//2, length+1, (bsz, 1), generator=g)
+    if 'token_types' in more: labels = labels.masked_fill(~there, -100)
+    return dict(tokens=torch.randint(0, VOCAB, (bsz, length), generator=g), labels=labels, padding_mask=there.long(), **more)
+
 def inputs(spec, step, bsz):
     "Everything that a step reads, by name"
+    if spec.model_type in ('bert_hf', 't5_hf'): return texts(step, bsz, spec)
     if not spec.vocab: return dict(zip(('pixel_values', 'labels'), pictures(step, bsz, spec.config['image_size'], spec.outputs)))
     return dict(zip(('tokens', 'labels'), batch(step, bsz, spec.seq)))
+
+def micro_batches(model, data):
+    "What this rank reads of a step"
+    rows = zip(model.rows(), model.document_rows())
+    return [{k: v[list(reach if k in DOCUMENT_KEYS else r)] for k,v in data.items() if k in DOCUMENT_KEYS or len(r)} for r,reach in rows]
 
 def optimizer_of(model): return adamw(model, lr=1e-2, eps=1e-6, weight_decay=.1) # eps: key biases have no gradient but rounding
 
@@ -58,7 +79,7 @@ def train(model, steps=range(STEPS), optimizer=None):
     whole = lambda g,t: g.to_hf(t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
     for step in steps:
         data = {k: v.to(model.place.device) for k,v in inputs(model.spec, step, model.plan.global_bsz).items()}
-        loss = pipeline.step([{k: v[list(r)] for k,v in data.items()} for r in model.rows()])
+        loss = pipeline.step(micro_batches(model, data))
         grads = [(g.name, whole(g, g.param.grad)) for g in model.named_global_parameters()] if step==0 else []
         norm = clip_grad_norm(model, .5)
         optimizer.step()
@@ -94,7 +115,7 @@ def draw(world, rng, kinds=None):
     while True:
         kind = rng.choice(kinds or (['llama6', 'gpt6'] if world==6 else ['llama', 'gpt', 'qwen3']))
         n, pp = rng.randint(1, 4), rng.choice([k for k in range(1, world+1) if world%k==0])
-        if n<pp: continue
+        if n<max(pp, 2*('t5' in kind)): continue
         N, default = world//pp, rng.choice(['ddp', 'zero2', 'zero3'])
         width = lambda: rng.choice([k for k in range(1, N+1) if N%k==0])
         layers = tuple(LayerStrategy(width(), rng.random()<.3, rng.random()<.6, rng.choice([default, 'zero3']), rng.random()<.3) for _ in range(n))
