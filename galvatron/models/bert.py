@@ -9,6 +9,7 @@ __all__ = ['bert', 'BertEmbed', 'BertHead']
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checkpoint.huggingface import published
 from ..runtime.parallelise import Recipe, register, token_slice
 from ..runtime.stage import Embed, Head
 
@@ -46,3 +47,4 @@ bert = register(Recipe(
     column=(r'attention\.self\.(query|key|value)', r'intermediate\.dense'), row=(r'attention\.output\.dense', r'output\.dense'),
     regions=(r'attention\.self', 'intermediate'), attention=(r'attention\.self',),
 ), 'bert')
+published('bert', older=(('LayerNorm.gamma', 'LayerNorm.weight'), ('LayerNorm.beta', 'LayerNorm.bias'), ('cls.predictions.decoder.bias', None), ('bert.pooler.', None), ('cls.seq_relationship.', None)))
