@@ -24,6 +24,7 @@ CONFIGS |= dict( # what six ranks divide
 CONFIGS |= dict( # pictures; nothing divides the 17 tokens of the first, nor the classes
     vit=dict(model_type='vit', hidden_size=32, intermediate_size=48, num_attention_heads=4, image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.1),
     swin=dict(model_type='swin', embed_dim=16, num_heads=[4, 4, 8], window_size=2, image_size=32, patch_size=4, num_labels=7, drop_path_rate=0., initializer_range=.1))
+CONFIGS |= dict(baichuan=dict(CONFIGS['llama'], model_type='baichuan', num_attention_heads=4, num_key_value_heads=4, alibi=True, norm_head=True)) # slopes on the scores, unit rows in the head
 DEPTHS = {1: [1], 2: [1, 1], 3: [2, 1], 4: [2, 1, 1]} # layers of each stage of a Swin
 _t5 = dict(model_type='t5', vocab_size=61, d_model=32, d_kv=4, d_ff=48, num_heads=8, relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0., initializer_factor=1.)
 CONFIGS |= dict( # encoders; one with a gated feed-forward part and an unscaled head

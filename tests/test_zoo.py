@@ -8,7 +8,7 @@ from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.stage import StageModel
 from zoo import check_zoo
 
-KINDS, PLANS, TOLERANCE = ('vit', 'swin'), 12, 1e-11
+KINDS, PLANS, TOLERANCE = ('vit', 'swin', 'baichuan'), 12, 1e-11
 
 @pytest.fixture(scope='module')
 def trained(tmp_path_factory): return run_ranks(check_zoo, 4, KINDS, PLANS, str(tmp_path_factory.mktemp('zoo')), timeout=400, backend='gloo')
@@ -24,7 +24,7 @@ def test_any_plan(trained, kind):
             assert all(e<TOLERANCE for k,e in errors.items() if k!='seconds'), f'rank {rank}, plan {name}: {errors}'
         assert len(res[kind])==PLANS+1
 
-@pytest.mark.parametrize('kind', KINDS)
+@pytest.mark.parametrize('kind', sorted(set(KINDS)-{'baichuan'})) # which Hugging Face does not have; its page writes the forward down
 def test_forward_is_hugging_face_s(kind):
     spec = spec_of(kind)
     model = StageModel(spec, Plan((LayerStrategy(),)*spec.n_layers), RunOptions('fp64'), Place.solo()).eval()
