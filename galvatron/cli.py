@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['YES', 'NO', 'DESCRIBE', 'COMMANDS', 'TASKS', 'QUICKSTART', 'add_arguments', 'Parser', 'Described', 'parse', 'command',
            'overview', 'find', 'main', 'parser_of', 'examples', 'OutputArgs', 'say', 'hushed', 'ModelArgs', 'PlanArgs',
-           'warn', 'init', 'ClusterArgs', 'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'profile_hardware',
-           'profile_model', 'search', 'price_facts', 'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge',
-           'dataset_facts', 'DataShowArgs', 'data_show', 'without', 'train', 'CheckpointShowArgs', 'checkpoint_show',
-           'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs',
-           'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps',
-           'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table', 'quickstart', 'report']
+           'warn', 'init', 'ClusterArgs', 'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'show',
+           'profile_hardware', 'profile_model', 'search', 'price_facts', 'explain_plan', 'validate_a100',
+           'preprocess_data', 'data_merge', 'dataset_facts', 'DataShowArgs', 'data_show', 'without', 'train',
+           'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs',
+           'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h', 'completion', 'doctor', 'QuickstartArgs',
+           'quickstart_model', 'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'comparison', 'as_table',
+           'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, io, json, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -375,6 +376,19 @@ def plan_show(argv):
 class ShowArgs:
     "What to draw"
     image:str|None=None # Draw who holds what into this file (.png, .svg, .pdf)
+
+# %% ../nbs/60_cli.ipynb #701dc53b
+@command('show', 'Look', 'plan as a page: who holds what, memory, time')
+def show(argv):
+    from galvatron.show import PageArgs, show
+    about = ('Show what a plan means and costs, in the terminal and as one HTML page.\n\n  galvatron show plan.json --html plan.html\n'
+             '  galvatron show plan.json --compare other.json --metrics logs/metrics.jsonl --html plan.html --lang zh')
+    args,cluster,model,flags,options,pos,given = parse('show', argv, PageArgs, ClusterArgs, ModelArgs, PlanArgs, RunOptions, about=about, file='Strategy file, or the JSON of the older web visualiser')
+    ranks = cluster.ranks()
+    nodes = (cluster.num_nodes or 1, ranks//(cluster.num_nodes or 1)) if ranks and (cluster.num_nodes or cluster.num_gpus_per_node) else (None, None)
+    made = show(pos.file, args, _named_model(model, given), (ranks, *nodes), options, given, lambda spec, n, o: flags.plan(spec, n, o, given))
+    print(made)
+    if args.html: print(f'\npage: {made.save(args.html)}')
 
 # %% ../nbs/60_cli.ipynb #cca88295
 @command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')

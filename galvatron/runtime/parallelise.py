@@ -26,6 +26,7 @@ except ImportError: varlen_attn = None
 from .. import models
 from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
+from .alibi import with_alibi
 from .collectives import all_to_all, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
 from .overlap import OPTIONS, halve
 
@@ -398,16 +399,22 @@ def attention(
 )->tuple: # (`[B, S, heads, d]`, None)
     "Scaled dot-product attention for Hugging Face layers, under Ulysses if the layer's strategy says so"
     if softcap: raise GalvatronError('attention with softcap is not supported')
-    c = module.galvatron
+    c, width = module.galvatron, value.shape[-1]
     if c.sp>1: query,key,value = _to_heads((query, key, value), c)
+    if config := _slopes(module): query,key,value,scaling = with_alibi(query, key, value, config.num_attention_heads, (c.tp_rank+c.sp_rank)*query.shape[1], scaling)
     causal = module.is_causal if is_causal is None else is_causal
     if pieces is not None:
-        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)
+        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)[...,:width]
         return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
     if mask is None: mask = score_mask(query.shape[2], causal, sliding_window, padding_mask, None if position_bias is False else position_bias, query.device)
     out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1])
-    out = out.transpose(1, 2)
+    out = out.transpose(1, 2)[...,:width]
     return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
+
+def _slopes(module):
+    "The config of a module whose heads have ALiBi, None for others"
+    config = getattr(module, 'config', None)
+    return config if getattr(config, 'alibi', False) else None
 
 AttentionInterface.register('galvatron', attention)
 

@@ -86,12 +86,16 @@ class Head(nn.Module):
         "What is projected"
         return self.norm(x)
 
+    def matrix(self)->Tensor:
+        "What it is projected with: this rank's rows"
+        return self.output.weight
+
     def forward(self,
         x:Tensor, # `[b, s, h]` in the layout of the vocabulary
         labels:Tensor|None=None, # `[b, S]` int64, -100: no loss
     )->Tensor: # sum of this rank's token losses; without labels the logits `[b, s, vocab]` of this rank's columns
         c = self.context
-        logits = F.linear(c.enter(self.final(x)), self.output.weight, getattr(self.output, 'bias', self.bias))
+        logits = F.linear(c.enter(self.final(x)), self.matrix(), getattr(self.output, 'bias', self.bias))
         if labels is None: return logits
         labels = labels[:,token_slice(c, labels.shape[1])]
         loss = vocab_cross_entropy(logits, labels, c.tp_group, self.vocab, self.padded, fp32=self.fp32)
