@@ -6,7 +6,7 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
            'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'LayerStrategy',
            'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'auto_chunks', 'swatch',
-           'html_table', 'html_bar', 'html_legend']
+           'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
@@ -654,16 +654,26 @@ STRATEGY_COLOURS = '#77aadd','#ee8866','#eedd88','#ffaabb','#99ddff','#44bb99','
 
 def swatch(colour:str)->str: return f'<span style="display:inline-block;width:.75em;height:.75em;border-radius:2px;background:{colour}"></span>'
 
+_number = re.compile(r'[-+−]?[\d,.]+( ?[%x])?')
+
+def text_table(
+    head:list, # Headings
+    rows:list, # Rows of the table; columns of numbers go to the right
+)->str:
+    "The same table for a terminal"
+    cells = [list(map(str, r)) for r in [head, *rows]]
+    width,right = [max(map(len, c)) for c in zip(*cells)],[all(_number.fullmatch(x) or x in '-' for x in c[1:]) for c in zip(*cells)]
+    return '\n'.join('  '.join(x.rjust(w) if r else x.ljust(w) for x,w,r in zip(row, width, right)).rstrip() for row in cells)
+
 def html_table(
     head:list, # Headings
-    rows:list, # Rows of the table; cells that look like numbers go to the right
+    rows:list, # Rows of the table; columns of numbers go to the right
     caption:str='', # Above it
 )->str: # HTML
     "A table for a notebook"
-    def cell(tag, x):
-        side = 'right' if re.fullmatch(r'[-+−]?[\d,.]+( ?[%x])?', str(x)) else 'left'
-        return f'<{tag} style="text-align:{side};padding:.2em .7em">{x}</{tag}>'
-    tr = lambda r, tag: '<tr>'+''.join(cell(tag, x) for x in r)+'</tr>'
+    right = [all(_number.fullmatch(str(x)) or x in ('-', '') for x in c) for c in zip(*rows)] or [False]*len(head)
+    cell = lambda tag, x, r: f'<{tag} style="text-align:{"right" if r else "left"};padding:.2em .7em">{x}</{tag}>'
+    tr = lambda row, tag: '<tr>'+''.join(cell(tag, x, r) for x,r in zip(row, right))+'</tr>'
     above = f'<p style="margin:.3em 0"><b>{caption}</b></p>' if caption else ''
     return f'{above}<table style="font-variant-numeric:tabular-nums"><thead>{tr(head, "th")}</thead><tbody>{"".join(tr(r, "td") for r in rows)}</tbody></table>'
 

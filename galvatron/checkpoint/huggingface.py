@@ -140,6 +140,7 @@ def names_of(model_type:str)->tuple:
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #152dbeb3
 def _part(s:Stored, i:int, n:int):
     "The i-th of n equal parts of a stored tensor"
+    if n==1: return s
     rows = s.shape[0]//n
     def read(at):
         lo,hi,_ = (at[0] if at else slice(None)).indices(rows)
@@ -152,8 +153,10 @@ def from_published(
 )->dict: # the same by the names of the model
     "Stored tensors by the names that the model has"
     for theirs,ours in pairs:
-        parts = (ours,) if isinstance(ours, str) else ours
-        stored = {n.replace(theirs, o): s if len(parts)==1 else _part(s, i, len(parts)) for n,s in stored.items() for i,o in enumerate(parts if theirs in n else (theirs,))}
+        parts, out = (ours,) if isinstance(ours, str) else ours, {}
+        for n,s in stored.items():
+            out |= {n.replace(theirs, o): _part(s, i, len(parts)) for i,o in enumerate(parts)} if theirs in n else {n: s}
+        stored = out
     return stored
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ce63bca6

@@ -22,7 +22,7 @@ from .communication import Collective, Group, exchange_of, parameter_collectives
 from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
-from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table
+from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
 from ..profile.files import HardwareProfile, ModelProfile
 
 # %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
@@ -491,17 +491,14 @@ def summary(self:Prediction) -> str:
 
 @patch
 def __repr__(self:Prediction):
-    rows = [['stage', 'layers', 'peak MiB', 'ms', *TIME_KINDS]]
-    for i, s in enumerate(self.stages):
-        t = by_kind(s.time, TIME_KINDS)
-        rows.append([i, f'{s.layers[0]}-{s.layers[-1]}', f'{s.peak_mib:,.0f}', f'{self.iteration_ms:,.1f}', *(f'{t[k]:,.1f}' if k in t else '-' for k in TIME_KINDS)])
-    keep = [c for c in zip(*rows) if {*c[1:]}!={'-'}]
-    width = [max(len(str(x)) for x in c) for c in keep]
-    return '\n'.join([self.summary(), *('  '.join(str(x).rjust(w) for x, w in zip(r, width)) for r in zip(*keep))])
+    times = [by_kind(s.time, TIME_KINDS) for s in self.stages]
+    kinds = [k for k in TIME_KINDS if any(k in t for t in times)]
+    rows = [[i, f'{s.layers[0]}-{s.layers[-1]}', f'{s.peak_mib:,.0f}', *(f'{t[k]:,.1f}' if k in t else '-' for k in kinds)] for i, (s, t) in enumerate(zip(self.stages, times))]
+    return self.summary() + '\n' + text_table(['stage', 'layers', 'peak MiB', *(f'{k} ms' for k in kinds)], rows)
 
 @patch
 def _repr_html_(self:Prediction):
     most = max(self.peak_mib, self.memory_mib)
     rows = [[i, f'{s.layers[0]}–{s.layers[-1]}', f'{s.peak_mib/1024:.2f}', html_bar(by_kind(s.memory, MEMORY_KINDS), MEMORY_COLOURS, most, 'MiB', self.memory_mib),
              f'{self.iteration_ms-s.wait_ms:,.1f}', html_bar(by_kind(s.time, TIME_KINDS), TIME_COLOURS, self.iteration_ms, 'ms')] for i, s in enumerate(self.stages)]
-    return html_table(['stage', 'layers', 'GiB', 'memory', 'ms at work', 'time'], rows, self.summary()) + html_legend(MEMORY_COLOURS | {'other': '#000'}, TIME_COLOURS)
+    return html_table(['stage', 'layers', 'GiB', 'memory', 'ms at work', 'time'], rows, self.summary()) + html_legend(MEMORY_COLOURS, TIME_COLOURS)
