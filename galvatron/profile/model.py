@@ -103,9 +103,9 @@ def split(self:Rank, width:int)->int: # by how much a rank's tokens are fewer th
 def enters(self:Rank, batch:int, seqs:tuple, k:int|None)->list:
     "Random tensors as they enter a layer of type `k`, or the head"
     n = sum(map(len, self.plain[:k])) + len(self.plain[:k]) if k is not None else self.spec.n_layers
-    stream = self.spec.stream(n) if len(seqs)>1 else [(seqs[0], self.spec.layer_types[0].hidden)]
+    types = tuple(replace(t, seq=s, cross_seq=t.cross_seq and seqs[0]) for t,s in zip(self.spec.layer_types, seqs))
     cut = self.split(self.width if k is None else self.strategies[k].width)
-    return [torch.randn(batch, length//cut, h, device=self.device, dtype=self.model.dtype, requires_grad=True) for length,h in stream]
+    return [torch.randn(batch, length//cut, h, device=self.device, dtype=self.model.dtype, requires_grad=True) for length,h in replace(self.spec, layer_types=types).stream(n)]
 
 @patch
 def reads(self:Rank, batch:int, seqs:tuple)->tuple: # (inputs of the embedding by name, labels)
