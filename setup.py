@@ -16,7 +16,7 @@ setup(
     long_description=(root/'README.md').read_text(encoding='utf-8') if (root/'README.md').exists() else '',
     long_description_content_type='text/markdown',
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path']+'.*']),
-    package_data={'':['py.typed'], 'galvatron':['model_zoo/**/*', 'profile_hardware/**/*']},
+    package_data={'':['py.typed'], 'galvatron':['model_zoo/**/*', 'profile_hardware/**/*', 'page/*']},
     python_requires='>='+cfg['min_python'],
     install_requires=reqs('requirements'),
     extras_require={'dev':reqs('dev_requirements'), 'flash':reqs('flash_requirements')},

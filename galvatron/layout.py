@@ -120,6 +120,14 @@ def refine(self:Layout)->Layout:
     return Layout(tuple((n, 'S' if r=='R' else r) for n,r in self.factors))
 
 @patch
+def sent(self:Layout,
+    lengths=(), # tokens of each tensor that is sent
+)->Layout:
+    "The layout in which activations go to the next stage: refined, if that divides every sequence"
+    fine = self.refine()
+    return self if any(n%fine.parts('S') for n in lengths) else fine
+
+@patch
 def rows(self:Layout)->Layout:
     "The layout of token ids: whole sequences, replicated over every factor that is not batch"
     return Layout(tuple((n, 'B' if r=='B' else 'R') for n,r in self.factors))

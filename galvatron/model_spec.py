@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['model_zoo', 'model_types', 'LayerType', 'block', 'ModelSpec', 'family', 'llama_family', 'baichuan_family',
-           'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family', 'canonical_model_type',
-           'model_sizes']
+           'baichuan_as_llama', 'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family',
+           'canonical_model_type', 'model_sizes']
 
 # %% ../nbs/01_model_spec.ipynb #39f92822
 import hashlib, json, math
@@ -144,6 +144,18 @@ def layer_type(
         i -= t.count
     raise IndexError(f'layer {i+self.n_layers} of {self.n_layers}')
 
+# %% ../nbs/01_model_spec.ipynb #44576b5e
+@patch
+def stream(
+    self:ModelSpec,
+    i:int, # layer index; the number of layers: what enters the head
+)->tuple: # of (tokens, width) of each tensor, that of the head first
+    "The tensors that enter a layer"
+    two = next((t for t in self.layer_types if t.cross_seq), None)
+    t = self.layer_type(min(i, self.n_layers-1))
+    if two is None: return ((t.seq, t.hidden),)
+    return ((two.seq, two.hidden), (two.cross_seq, two.hidden))[:1 if i==self.n_layers else 2]
+
 # %% ../nbs/01_model_spec.ipynb #c7d3cfbf
 @patch
 def forward_flops(
@@ -166,6 +178,12 @@ def step_flops(
     "Floating-point operations of forward and backward of a batch: three forwards, and one more for each recomputed layer"
     return 3*self.forward_flops(batch, causal) + sum(self.layer_type(i).forward_flops(batch, causal) for i in recomputed)
 
+# %% ../nbs/01_model_spec.ipynb #7997041f
+@patch(as_prop=True)
+def outputs(self:ModelSpec)->int:
+    "Rows of the head: the vocabulary, or the classes of an image model"
+    return self.vocab or _labels(self.config)
+
 # %% ../nbs/01_model_spec.ipynb #b5824e24
 @patch
 def padded_vocab(
@@ -175,7 +193,7 @@ def padded_vocab(
 )->int:
     "Rows of the embedding after padding at the end: the next common multiple of the alignment and the vocabulary width"
     m = math.lcm(multiple, vtp)
-    return -(-self.vocab//m)*m
+    return -(-self.outputs//m)*m
 
 # %% ../nbs/01_model_spec.ipynb #32412aba
 @patch
@@ -240,12 +258,18 @@ for _hf,_new in dict(qwen2=dict(vocab_size=151936, intermediate_size=22016, num_
     family(_hf, 'llama_hf', _renames['llama'], **{**_families['llama'][2], **_new})(llama_family)
 
 # %% ../nbs/01_model_spec.ipynb #22fa19b1
-@family('baichuan', 'baichuan_hf', _renames['llama'], **{**_families['llama'][2], 'vocab_size':64000, 'max_position_embeddings':4096})
+@family('baichuan', 'baichuan_hf', _renames['llama'], **{**_families['llama'][2], 'vocab_size':64000, 'max_position_embeddings':None})
 def baichuan_family(c, seq):
-    "Parts of a spec of Baichuan: a Llama config of the same shape"
-    if 'model_max_length' in c: c.update(alibi=True, max_position_embeddings=c.pop('model_max_length'))
-    c['model_type'] = 'llama' # what from_hf keeps, and hf_config builds
-    return llama_family(c, seq)
+    "Parts of a spec of Baichuan, both generations"
+    if 'model_max_length' in c and not c['max_position_embeddings']: c['alibi'] = True
+    if c['vocab_size']==125696: c['norm_head'] = True
+    return llama_family(c, seq or c['max_position_embeddings'] or c.get('model_max_length') or 4096)
+
+def baichuan_as_llama(c):
+    "The Llama config whose layers a Baichuan has"
+    rope = dict(rope_parameters=dict(rope_type='linear', rope_theta=1e4, factor=1e30)) if c.get('alibi') else {}
+    known = {k:v for k,v in {**_families['baichuan'][2], **c}.items() if v is not None and k not in ('auto_map', 'architectures', 'tokenizer_class')}
+    return {**known, **rope, 'model_type':'llama'}
 
 # %% ../nbs/01_model_spec.ipynb #f14d430d
 def _positions(c, key, seq):
@@ -295,7 +319,11 @@ def _patches(c):
     if size%p: raise GalvatronError(f'model config: image_size {size} is not a multiple of patch_size {p}')
     return size//p, c['num_channels']*p*p
 
-def _labels(c): return c.get('num_labels') or len(c.get('id2label') or (0, 1))
+def _labels(c):
+    "Classes of pictures; GalvatronError if there is no choice between them"
+    n = c.get('num_labels') or len(c.get('id2label') or (0, 1))
+    if n<2: raise GalvatronError(f'model config: num_labels is {n}, want 2 or more (a single number to predict is not supported)')
+    return n
 
 # %% ../nbs/01_model_spec.ipynb #cefff8fc
 @family('vit', 'vit_hf', dict(ffn_hidden_size='intermediate_size', num_classes='num_labels'), hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072,
@@ -367,7 +395,7 @@ def from_hf(
 def hf_config(self:ModelSpec):
     "The HuggingFace config object that this spec describes"
     from transformers import AutoConfig
-    kw = dict(self.config)
+    kw = baichuan_as_llama(self.config) if self.config['model_type']=='baichuan' else dict(self.config)
     return AutoConfig.for_model(kw.pop('model_type'), **kw)
 
 # %% ../nbs/01_model_spec.ipynb #2961f1d2
@@ -438,7 +466,7 @@ def _zoo()->dict:
         n = {_renames[hf].get(k, k):int(v) for k,v in zip(_columns, row)}
         c = {k:v for k,v in n.items() if k in _families[hf][2]} # a column the family has no key for says nothing
         out[name] = {'model_type':hf, **c, **_no_dropout.get(hf, {}), **_extras.get(name, {})}, int(row[5]) or None
-    swin = dict(model_type='swin', num_labels=1000)
+    swin = dict(model_type='swin', num_labels=1000, drop_path_rate=0.)
     out['swin-large'] = {**swin, 'embed_dim':192, 'depths':[2,2,18,2], 'num_heads':[6,12,24,48], 'window_size':12, 'image_size':384}, None
     out['swin-huge'] = {**swin, 'embed_dim':320, 'depths':[2,2,42,2], 'num_heads':[8,16,32,64], 'window_size':7, 'image_size':224}, None
     return out
@@ -499,7 +527,7 @@ def _override(
     return bool(set(new) - set(_neutral))
 
 _neutral = ('rms_norm_eps', 'layer_norm_epsilon', 'layer_norm_eps', 'rope_parameters', 'initializer_range', 'hidden_act', 'activation_function', 'attention_dropout', 'attn_pdrop',
-            'resid_pdrop', 'embd_pdrop', 'dropout_rate', 'hidden_dropout_prob', 'attention_probs_dropout_prob', 'pad_token_id', 'bos_token_id', 'eos_token_id')
+            'resid_pdrop', 'embd_pdrop', 'dropout_rate', 'hidden_dropout_prob', 'attention_probs_dropout_prob', 'drop_path_rate', 'pad_token_id', 'bos_token_id', 'eos_token_id')
 
 # %% ../nbs/01_model_spec.ipynb #61814edd
 @patch(cls_method=True)

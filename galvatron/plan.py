@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
-           'GLOBAL_FLAGS', 'GalvatronError', 'PlanError', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan',
-           'actions', 'RunOptions', 'parse_json', 'auto_chunks']
+           'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'LayerStrategy',
+           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'auto_chunks', 'swatch',
+           'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import json, math, os, re
@@ -512,6 +513,7 @@ def _world_violations(self:Plan, world_size):
 
 # %% ../nbs/00_plan.ipynb #dd7d97f8
 ULYSSES_TYPES = 'llama_dec','gpt_dec' # layer types whose attention runs under Ulysses
+WHOLE_TYPES = 'vit_enc','swin_enc' # layer types whose tokens stay together
 
 def _misfits(layer_type, width, ulysses, sequence_parallel):
     "What a layer of this type cannot divide by `width`"
@@ -520,7 +522,16 @@ def _misfits(layer_type, width, ulysses, sequence_parallel):
     if t.heads%k: yield f'does not divide {t.heads} heads'
     elif t.kv_heads%k and k%t.kv_heads: yield f'and {t.kv_heads} key/value heads do not divide each other'
     if not ulysses and t.ffn%k: yield f'does not divide {t.ffn} hidden units of the MLP'
-    if (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
+    if t.name in WHOLE_TYPES:
+        if k>1 and sequence_parallel and not ulysses: yield f'cannot go with --sequence_parallel, which is not available for {t.name} layers'
+    elif (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
+
+def _vocab_misfit(spec, width, ulysses, sequence_parallel):
+    "What keeps embedding and head from being shared by `width` ranks, or None"
+    t = spec.layer_types[-1]
+    if width==1 or not (ulysses or sequence_parallel): return
+    if t.name in WHOLE_TYPES: return f"cannot go with {'vsp' if ulysses else '--sequence_parallel'}, which is not available for {t.name} layers"
+    if spec.seq%width: return f'does not divide the sequence of {spec.seq}'
 
 # %% ../nbs/00_plan.ipynb #659f7bac
 @patch
@@ -534,9 +545,8 @@ def _model_violations(self:Plan, spec, options, n):
         for m in misfits(s.width) if s.width>1 else ():
             yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
     yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
-    v = self.vocab
-    if v.width>1 and (v.ulysses or options.sequence_parallel) and spec.seq%v.width:
-        yield f"vtp: {v.width} does not divide the sequence of {spec.seq} {_allowed(w for w in _divisors(n) if spec.seq%w==0)}"
+    misfit = lambda w: _vocab_misfit(spec, w, self.vocab.ulysses, options.sequence_parallel)
+    if m := misfit(self.vocab.width): yield f'vtp: {self.vocab.width} {m} {_allowed(w for w in _divisors(n) if not misfit(w))}'
 
 # %% ../nbs/00_plan.ipynb #11642372
 @patch
@@ -639,16 +649,63 @@ def table(self:Plan, world_size:int|None=None)->str:
     width = [max(map(len, c)) for c in zip(*rows)]
     return '\n'.join([self._headline(world_size), *('  '.join(x.ljust(w) for x,w in zip(r, width)).rstrip() for r in rows)])
 
+# %% ../nbs/00_plan.ipynb #1164e95c
+STRATEGY_COLOURS = '#77aadd','#ee8866','#eedd88','#ffaabb','#99ddff','#44bb99','#bbcc33','#aaaa00','#dddddd'
+
+def swatch(colour:str)->str: return f'<span style="display:inline-block;width:.75em;height:.75em;border-radius:2px;background:{colour}"></span>'
+
+_number = re.compile(r'[-+−]?[\d,.]+( ?[%x])?')
+
+def text_table(
+    head:list, # Headings
+    rows:list, # Rows of the table; columns of numbers go to the right
+)->str:
+    "The same table for a terminal"
+    cells = [list(map(str, r)) for r in [head, *rows]]
+    width,right = [max(map(len, c)) for c in zip(*cells)],[all(_number.fullmatch(x) or x in '-' for x in c[1:]) for c in zip(*cells)]
+    return '\n'.join('  '.join(x.rjust(w) if r else x.ljust(w) for x,w,r in zip(row, width, right)).rstrip() for row in cells)
+
+def html_table(
+    head:list, # Headings
+    rows:list, # Rows of the table; cells that look like numbers go to the right
+    caption:str='', # Above it
+)->str: # HTML
+    "A table for a notebook"
+    def cell(tag, x):
+        side = 'right' if _number.fullmatch(str(x)) else 'left'
+        return f'<{tag} style="text-align:{side};padding:.2em .7em">{x}</{tag}>'
+    tr = lambda r, tag: '<tr>'+''.join(cell(tag, x) for x in r)+'</tr>'
+    above = f'<p style="margin:.3em 0"><b>{caption}</b></p>' if caption else ''
+    return f'{above}<table style="font-variant-numeric:tabular-nums"><thead>{tr(head, "th")}</thead><tbody>{"".join(tr(r, "td") for r in rows)}</tbody></table>'
+
+# %% ../nbs/00_plan.ipynb #3c9366bd
+def html_bar(
+    parts:dict, # Name: number
+    colours:dict, # Name: colour
+    most:float, # Number that fills the width
+    unit:str='', # Of the numbers, for whoever points at a part
+    line:float=0., # A limit to mark
+)->str: # HTML
+    "A stacked bar for a cell of a table"
+    piece = lambda k, v: f'<span title="{k}: {v:,.1f} {unit}" style="display:inline-block;height:1em;width:{100*v/most:.2f}%;background:{colours.get(k, "#000")}"></span>'
+    mark = f'<span title="limit: {line:,.1f} {unit}" style="position:absolute;left:{100*line/most:.2f}%;top:-2px;bottom:-2px;border-left:2px dashed"></span>' if line else ''
+    return f'<div style="position:relative;width:16em;height:1em;font-size:1em;line-height:0;white-space:nowrap;background:#8882">{"".join(piece(k, v) for k,v in parts.items() if v>0)}{mark}</div>'
+
+def html_legend(*colours)->str: # HTML
+    "What the colours of bars mean, a line for each dictionary"
+    return ''.join('<p style="margin:.2em 0">'+' &ensp; '.join(f'{swatch(c)} {k}' for k,c in d.items())+'</p>' for d in colours)
+
 # %% ../nbs/00_plan.ipynb #2976dc76
 @patch
 def __repr__(self:Plan): return self.table(self.provenance.get('world_size'))
 
 @patch
 def _repr_html_(self:Plan):
-    head,*body = self._rows(self.provenance.get('world_size'))
-    tr = lambda r, tag: '<tr>'+''.join(f'<{tag}>{x}</{tag}>' for x in r)+'</tr>'
-    return (f"<p>{self._headline(self.provenance.get('world_size'))}</p><table><thead>{tr(head, 'th')}</thead>"
-            f"<tbody>{''.join(tr(r, 'td') for r in body)}</tbody></table>")
+    world = self.provenance.get('world_size')
+    head,*body = self._rows(world)
+    seen = list(dict.fromkeys(tuple(r[2:]) for r in body))
+    mark = lambda r: f'{swatch(STRATEGY_COLOURS[seen.index(tuple(r[2:]))%len(STRATEGY_COLOURS)])} {r[2]}'
+    return html_table(head, [[*r[:2], mark(r), *r[3:]] for r in body], self._headline(world))
 
 # %% ../nbs/00_plan.ipynb #fc13db77
 @patch

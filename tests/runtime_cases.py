@@ -129,7 +129,8 @@ def gathered_inputs_are_not_saved():
         refs.append(weakref.ref(y))
         return y
     Context.enter = watched
-    try: loss = model(None, SEQ, **rows(model)[0])
+    micro = rows(model)[0]
+    try: loss = model(None, SEQ, micro['tokens'], micro['labels'])
     finally: Context.enter = enter
     gc.collect()
     alive = sum(r() is not None for r in refs)

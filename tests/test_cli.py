@@ -1,5 +1,5 @@
 "The command line as people meet it"
-import subprocess, sys, time
+import json, os, shlex, shutil, subprocess, sys, time
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,7 +56,7 @@ def test_errors_are_one_line(line, words, capsys):
 
 def test_help_fits_a_screen(capsys):
     rc,out,_ = run(capsys, '--help')
-    assert rc==0 and len(out.splitlines())<=24 and max(map(len, out.splitlines()))<=120
+    assert rc==0 and len(out.splitlines())<=24 and max(map(len, out.splitlines()))<=82
     for name in cli.COMMANDS: assert name in out
 
 @pytest.mark.parametrize('name', cli.COMMANDS)
@@ -64,6 +64,15 @@ def test_each_command_has_help(name, capsys):
     with pytest.raises(SystemExit) as e: cli.main([*name.split(), '--help'])
     out = capsys.readouterr().out
     assert e.value.code==0 and f'usage: galvatron {name}' in out and 'Args(' not in out # headings are words, not signatures
+
+@pytest.mark.parametrize('name', cli.COMMANDS)
+def test_each_command_has_examples_that_parse(name):
+    found,parser = cli.examples(name),cli.parser_of(name)
+    assert found
+    for line in found:
+        words = shlex.split(line.partition(' > ')[0])
+        assert words[:1+len(name.split())]==['galvatron', *name.split()], line
+        parser.parse_args(words[1+len(name.split()):]) # raises for an argument that does not exist
 
 def spec(line): return cli.parse('x', line.split(), cli.ModelArgs)[0].spec()
 
@@ -131,4 +140,57 @@ def test_starts_fast():
 
 def test_closed_pipe():
     r = subprocess.run(f'{sys.executable} -m galvatron --help | head -1', shell=True, capture_output=True, text=True)
-    assert r.stderr=='' and r.stdout.startswith('galvatron')
+    assert r.stderr=='' and r.stdout.startswith('Measure')
+
+def as_json(capsys, line):
+    rc,out,err = run(capsys, line)
+    assert rc==0, err
+    return json.loads(out) # one value, and nothing else
+
+def test_json(tmp_path, capsys, monkeypatch):
+    "What a command prints for programs"
+    monkeypatch.chdir(tmp_path)
+    model = '--model_type llama_hf --model_size llama-7b --num_hidden_layers 4'
+    cluster = '--num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic h200'
+    found = as_json(capsys, f'search {model} {cluster} --json')
+    plan = Plan.load(found['file'], 8)
+    assert {k:v for k,v in plan.to_dict().items() if k!='galvatron'}==found['plan'] and found['fits'] and len(found['stages'])==plan.pp_deg
+    assert abs(sum(found['stages'][0]['memory_mib'].values())/found['stages'][0]['peak_mib']-1)<1e-9
+    priced = as_json(capsys, f"explain {found['file']} {model} {cluster} --json")
+    assert abs(priced['predicted_ms']/found['predicted_ms']-1)<1e-9
+    assert as_json(capsys, f"plan check {found['file']} --world_size 8 --json")['plan']==plan.to_dict()
+    assert as_json(capsys, f"plan show {found['file']} --json")['ranks']==8
+    assert as_json(capsys, f'profile-model {model} --analytic h200 --output_dir p --json')['points']>0
+    assert as_json(capsys, 'profile-hardware --num_gpus_per_node 8 --analytic h200 --output_dir h --json')['tables'][0]['bytes']
+    (tmp_path/'t.jsonl').write_text('{"text": "hello"}\n'*3)
+    assert as_json(capsys, 'preprocess-data --input t.jsonl --output-prefix t --json')['documents']==3
+    assert as_json(capsys, 'data show t_text_document --json')['tokens']==15
+    assert as_json(capsys, 'data merge --input t_text_document t_text_document --output-prefix two --json')['documents']==6
+
+def test_doctor(capsys, monkeypatch):
+    found = as_json(capsys, 'doctor --min_disk_gib 0 --json')
+    assert {'Python','PyTorch','CUDA','NCCL','flash-attn','disk','rendezvous (gloo)'}<={f['what'] for f in found}
+    from galvatron import doctor
+    monkeypatch.setattr(doctor, 'rendezvous_finding', lambda *_: doctor.Finding('rendezvous', 'ok', '')) # tried above
+    rc,out,_ = run(capsys, 'doctor --min_disk_gib 1e9')
+    assert rc==1 and 'to put right: disk' in out and '--dir' in out
+    rc,out,err = run(capsys, 'doctor --num_nodes 2 --min_disk_gib 0')
+    assert rc==2 and '--master_port' in err
+
+@pytest.mark.skipif(not shutil.which('zsh'), reason='no zsh here')
+def test_completion_zsh(tmp_path):
+    from galvatron.reference import completion
+    (tmp_path/'_galvatron').write_text(completion('zsh'))
+    ask = f"""autoload -U compinit; compinit -u -d {tmp_path}/dump; source {tmp_path}/_galvatron; _describe() {{ print -l $rows }}; _files() {{ print files }}
+    words=(galvatron search --sp_space ''); CURRENT=4; _galvatron; words=(galvatron plan ''); CURRENT=3; _galvatron"""
+    out = subprocess.run(['zsh', '-fc', ask], capture_output=True, text=True).stdout.split('\n')
+    assert out[:3]==['tp','tp+sp','sp'] and out[3].startswith('check:'), out
+
+@pytest.mark.skipif(not shutil.which('fish'), reason='no fish here')
+def test_completion_fish(tmp_path):
+    from galvatron.reference import completion
+    (tmp_path/'g.fish').write_text(completion('fish'))
+    ask = lambda line: subprocess.run(['fish', '-c', f"source {tmp_path}/g.fish; complete -C '{line}'"], capture_output=True, text=True, env=os.environ|{'HOME':str(tmp_path)}).stdout
+    assert ask('galvatron se').startswith('search\t') and ask('galvatron plan ch').startswith('check\t')
+    assert {'tp','tp+sp','sp'}<={l.split()[0] for l in ask('galvatron search --sp_space ').splitlines()}
+    assert '--disable_vtp\t' in ask('galvatron search --disable_v')

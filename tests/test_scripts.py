@@ -5,9 +5,15 @@ from pathlib import Path
 import pytest
 
 from galvatron.cli import main
+from galvatron.model_spec import model_types
 
-TINY = '--hidden_size 64 --num_hidden_layers 2 --num_attention_heads 4 --vocab_size 257 --seq_length 32 --mixed_precision fp32'
-KINDS = 'llama_hf', 'gpt_hf'
+LAYERS = '--hidden_size 64 --num_hidden_layers 2 --num_attention_heads 4 --mixed_precision fp32'
+TINY = f'{LAYERS} --vocab_size 257 --seq_length 32'
+SMALL = dict.fromkeys(('llama_hf', 'llama_fa', 'gpt_hf', 'gpt_fa', 'bert_hf', 't5_hf', 'baichuan_hf', 'baichuan_fa'), TINY) | dict(
+    vit_hf=f'{LAYERS} --image_size 32 --patch_size 8 --num_labels 10',
+    swin_hf='--embed_dim 32 --depths 2 2 --num_heads 2 4 --window_size 2 --image_size 32 --patch_size 4 --num_labels 10 --mixed_precision fp32')
+ALONG = {'llama', 'gpt', 'baichuan', 'bert', 't5'} # families whose scripts ask for sequence parallelism
+KINDS = 'llama_hf', 'llama_fa', 'gpt_hf', 'gpt_fa', 'baichuan_hf', 'baichuan_fa'
 ROOT = Path(__file__).resolve().parent.parent/'galvatron'
 PYTHON3 = '#!/bin/sh\nfor w; do printf "%s\\n" "$w"; done > "$WORDS"\npwd >> "$WORDS"\n' # notes its words and its folder
 
@@ -43,7 +49,11 @@ def run(script, work, monkeypatch, given='', **env):
 
 def test_the_guides_scripts_are_all_there():
     names = {'profile_computation','profile_memory','search_dist','train_dist','train_dist_random'}
-    for kind in KINDS: assert {p.stem for p in (ROOT/'model_zoo'/kind/'scripts').glob('*.sh')}==names
+    for kind in SMALL:
+        assert {p.stem for p in (ROOT/'model_zoo'/kind/'scripts').glob('*.sh')}==names and (ROOT/'model_zoo'/kind/'configs').is_dir()
+        name = kind.partition('_')[0]
+        assert {p.name for p in (ROOT/'model_zoo'/kind/'tools').iterdir()}=={f'convert_{name}_{way}.sh' for way in ('h2g','g2h')}
+    assert {p.name for p in (ROOT/'model_zoo').iterdir() if p.is_dir()}=={*SMALL, 'common'} and set(SMALL)==set(model_types)
     assert (ROOT/'profile_hardware/scripts/profile_hardware.sh').exists()
 
 @pytest.mark.timeout(120)
@@ -55,14 +65,14 @@ def test_hardware(work, monkeypatch):
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize('kind', KINDS)
 def test_profile_search_train(kind, work, monkeypatch, capfd):
-    s = work/'model_zoo'/kind/'scripts'
+    s, TINY = work/'model_zoo'/kind/'scripts', SMALL[kind]
     run(s/'profile_computation.sh', work, monkeypatch, f'{TINY} --max_tp_deg 2 --budget_ms 1 --profile_max_batch_size 2')
     run(s/'profile_memory.sh', work, monkeypatch, f'{TINY} --max_tp_deg 2 --profile_batch_size 2')
     assert {p.name.partition('_')[0] for p in (s.parent/'configs').glob('*.json')}>={'computation','memory'}
     run(s/'search_dist.sh', work, monkeypatch, f'{TINY} --settle_bsz 8 --settle_chunk 2', NUM_GPUS_PER_NODE='2', MEMORY_CONSTRAINT='2')
     plan, = (s.parent/'configs').glob('galvatron_config_*.json')
     assert json.loads(plan.read_text())['global_bsz']==8
-    quick = f'{TINY} --sequence_parallel 0 --global_train_batch_size 4 --train_iters 2 --eval_iters 0'
+    quick = f'{TINY} --global_train_batch_size 4 --train_iters 2 --eval_iters 0'
     run(s/'train_dist.sh', work, monkeypatch, quick, NUM_GPUS_PER_NODE='1', DATA_PATH=str(work/'text_text_document'))
     run(s/'train_dist_random.sh', work, monkeypatch, quick, NUM_GPUS_PER_NODE='1')
     assert main(['plan', 'check', str(plan), '--num_gpus_per_node', '2', '--model_type', kind, *shlex.split(TINY)])==0

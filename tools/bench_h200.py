@@ -12,16 +12,35 @@ from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from steps import MIB, Case, measure
+os.environ.setdefault('TQDM_DISABLE', '1')
+from steps import MIB, Case, Oracle, errors, folder_of, measure
 
-PARTS = {'speed': 170, 'trace': 60} # seconds of each when all run in 10 minutes
+PARTS = {'profile': 120, 'speed': 150, 'rivals': 130, 'predict': 90, 'search': 50, 'memory': 30, 'trace': 0} # seconds of each when all run in 10 minutes; speed traces its first two cases
 
-SPEED = """llama-7b/16 4x4096; llama-1b 4x4096; llama-7b 2x4096 r?; llama-3b 2x4096; gpt-1.5b 8x2048; llama-0.3b 16x2048;
-llama-7b/16 8x2048; llama-1b 8x2048; llama-3b 4x2048; llama-7b/16 2x8192; llama-1b 2x8192; llama-3b 1x8192; llama-7b 1x8192 r?; llama-7b 4x2048 r?;
-gpt-1.5b 4x4096; gpt-1.5b 2x8192; llama-0.3b 8x4096; llama-0.3b 4x8192; llama-1b 8x4096; llama-3b 4x4096; llama-7b 4x4096 r32"""
+SPEED = """llama-7b/16 4x4096; llama-1b 4x4096; llama-7b 2x4096 r?; llama-3b 2x4096; gpt-1.5b 4x2048; llama-0.3b 16x2048;
+llama-7b/16 4x2048; llama-1b 8x2048; llama-7b/16 1x8192; llama-1b 2x8192; llama-3b 4x4096; llama-3b 4x2048; llama-3b 1x8192; llama-7b 1x8192 r?; llama-7b 4x2048 r?;
+gpt-1.5b 4x4096; gpt-1.5b 2x8192; llama-0.3b 8x4096; llama-0.3b 4x8192"""
 TRACE = 'llama-7b/16 4x4096; llama-1b 4x4096'
+RIVALS = 'llama-1b 4x4096; llama-7b/16 4x4096'
+PROFILE = [ # model, compiled, precision, {length: batches}: most valuable first
+    ('llama-1b', True, 'bf16', {4096: '1,4', 2048: '2,8'}), ('llama-7b', True, 'bf16', {4096: '1,4'}), ('llama-1b', False, 'bf16', {4096: '1,4'}), ('llama-7b', False, 'bf16', {4096: '1,4'}),
+    ('llama-3b', True, 'bf16', {4096: '1,2'}), ('gpt-1.5b', True, 'bf16', {2048: '4'}), ('llama-0.3b', True, 'bf16', {2048: '4,16'}), ('llama-0.3b', False, 'bf16', {2048: '4,16'}),
+    ('llama-0.3b', False, 'fp32', {2048: '2,4'}), ('llama-7b', True, 'bf16', {2048: '4', 8192: '1'}), ('llama-1b', True, 'bf16', {8192: '2'}), ('llama-3b', True, 'bf16', {2048: '4', 8192: '1'}),
+    ('gpt-1.5b', True, 'bf16', {4096: '4', 8192: '2'}), ('llama-0.3b', True, 'bf16', {4096: '8', 8192: '4'})]
+PREDICT = """llama-1b 1x4096; llama-1b 8x4096 c2; llama-1b 4x4096 r8; llama-1b 4x4096 r16; llama-1b 16x4096 c4 r16; llama-1b 2x2048; llama-1b 16x2048 c2; llama-1b 2x4096; llama-1b 16x4096 c16 r8;
+llama-7b/16 1x4096; llama-7b/16 4x4096 r16; llama-7b/16 8x4096 c2 r8; llama-7b/16 4x4096 c4; llama-7b/8 4x4096 r4; llama-7b/8 2x4096;
+llama-1b 4x4096 eager; llama-1b 2x4096 r16 eager; llama-1b 8x4096 c8 r8 eager; llama-7b/8 4x4096 eager; llama-7b/8 2x4096 c2 r8 eager;
+llama-0.3b 4x2048 r12; llama-0.3b 16x2048 c4; llama-0.3b 16x2048 eager; llama-0.3b 8x2048 r24 eager; llama-0.3b 4x2048 eager fp32; llama-0.3b 8x2048 c2 r12 eager fp32"""
+SEARCHES = [('llama-1b 16x4096', 40), ('llama-7b/16 8x4096', 80), ('llama-7b/16 8x4096', 120)] # model and global batch, budget in GiB
+MEMORY = 'llama-1b 8x4096; llama-7b/16 4x4096; llama-3b 4x4096; gpt-1.5b 8x2048; llama-0.3b 32x2048; llama-7b 1x4096'
 
-def cases_of(text, tiny): return [Case.parse(t.strip(), tiny) for t in text.replace(',', ';').split(';') if t.strip()]
+def cases_of(text, tiny):
+    cases = [Case.parse(t.strip(), tiny) for t in text.replace(',', ';').split(';') if t.strip()]
+    return cases if not tiny or cuda() else [replace(c, compile=False) for c in cases] # a compiler for the CPU takes longer than the rest together
+
+def cuda():
+    import torch
+    return torch.cuda.is_available()
 
 class Book:
     "The results of one part, on disk after each row"
@@ -40,7 +59,7 @@ class Book:
     def save(self, **more):
         self.data |= more | dict(seconds=round(time.time()-self.begin, 1))
         tmp = self.path.with_suffix('.tmp')
-        tmp.write_text(json.dumps(self.data, indent=1))
+        tmp.write_text(json.dumps(self.data, indent=1, default=lambda o: o.item())) # NumPy's numbers
         os.replace(tmp, self.path)
 
 def line(r):
@@ -49,7 +68,13 @@ def line(r):
     if 'error' in r: return r['error'][-400:]
     if 'skipped' in r: return r['skipped']
     return (f"{r['ms']:8.1f} ms  {r['tokens_s']:9,.0f} tok/s  MFU {r['mfu']:6.1%}  reserved {r['reserved_mib']/1024:6.1f} GiB  host {r['host_ms']:6.1f} ms  spread {r['spread']:.1%}"
-            f"  build {r['build_s']:.1f} s  first {r['first_s']:.1f} s  loss {r['loss']:.4f}  graphs {r['compiler']['graphs']}")
+            f"  build {r['build_s']:.1f} s  first {r['first_s']:.1f} s  loss {r['loss']:.4f}" + (f"  graphs {r['compiler']['graphs']}" if 'compiler' in r else '') + against(r))
+
+def against(r):
+    "What was predicted"
+    p = r.get('predicted', {})
+    if 'ms' not in p: return f"  no prediction: {p['reason'][:120]}" if 'reason' in p else ''
+    return f"  predicted {p['ms']:.1f} ms ({p['ms']/r['ms']-1:+.1%}), {p['mib']/1024:.1f} GiB ({p['mib']/max(r['reserved_mib'], 1)-1:+.1%}) by {p['source']}"
 
 def machine():
     "Where this runs"
@@ -62,57 +87,205 @@ def machine():
         out |= dict(memory_mib=torch.cuda.mem_get_info()[1]/MIB, triton=triton.__version__, cuda=torch.version.cuda, cudnn=torch.backends.cudnn.version())
     return out
 
-def run_case(case, steps, trace=False, budget_mib=None):
-    "Measure a case; `r?` begins at the fewest recomputed layers that were predicted to fit and goes on until it does"
-    if case.recompute>=0: return measure(case, steps, trace)
-    n, total = case.spec.n_layers, budget_mib or machine().get('memory_mib', 1e9)
-    tried = []
-    for r in range(fewest(case, total), n+1):
+def run_case(case, steps, oracle, trace=False):
+    "Measure a case, predicted first; `r?` begins at the fewest recomputed layers that are predicted to fit and goes on until it does"
+    if case.recompute>=0: return dict(predicted=oracle.safe(case)) | measure(case, steps, trace)
+    n, tried = case.spec.n_layers, []
+    for r in range(fewest(case, oracle), n+1):
         if tried and r<min(n, tried[-1]+max(1, n//8)): continue
-        row = measure(replace(case, recompute=r), steps, trace)
-        if not row.get('oom'): return row | dict(out_of_memory_with=tried)
+        row = run_case(replace(case, recompute=r), steps, oracle, trace)
+        if not row.get('oom'): break
         tried.append(r)
     return row | dict(out_of_memory_with=tried)
 
-def fewest(case, mib):
+def fewest(case, oracle):
     "Fewest recomputed layers with which the case is predicted to fit"
-    from galvatron.cost.pipeline import predict
-    from galvatron.profile.files import HardwareProfile, ModelProfile
-    hw, mp = HardwareProfile.analytic('h200', 1, 1), ModelProfile.analytic(case.spec, 'h200', case.precision)
     for r in range(case.spec.n_layers):
-        c = replace(case, recompute=r)
-        if predict(c.plan, c.spec, hw, mp, c.options).peak_mib<=mib: return r
+        if oracle.safe(replace(case, recompute=r)).get('fits', True): return r
     return case.spec.n_layers
 
-def speed(args, book, default=SPEED, trace=False):
-    "Step time, tokens/s, MFU and peak memory of the cases"
-    slowest = 0.
-    for case in cases_of(args.cases or default, args.tiny):
-        if book.left<slowest*.7: book.add(dict(case=str(case), skipped='out of time')); continue
+def run_cases(args, book, cases, trace=0, steps=0):
+    "Measure cases one after another, as far as the time goes; the first `trace` of them with their kernels"
+    oracle, slowest = Oracle(work_of(args), machine().get('memory_mib')), 0.
+    for i,case in enumerate(cases):
+        if book.left<slowest*.6: book.add(dict(case=str(case), skipped='out of time')); continue
         begin = time.time()
-        try: book.add(run_case(case, 3 if args.tiny else args.steps, trace))
+        try: book.add(run_case(case, 3 if args.tiny else steps or args.steps, oracle, i<trace))
         except Exception: book.add(dict(case=str(case), error=traceback.format_exc()[-1500:]))
         slowest = max(slowest, time.time()-begin)
+        book.save(errors=errors(book.data['rows']))
+
+def speed(args, book):
+    "Step time, tokens/s, MFU and peak memory"
+    run_cases(args, book, cases_of(args.cases or SPEED, args.tiny), 0 if args.cases else 2)
+    show_traces(book)
+
+def predict(args, book):
+    "Configurations that were predicted before they ran"
+    done = Path(args.out)/'speed.json'
+    run_cases(args, book, cases_of(args.cases or PREDICT, args.tiny), steps=6)
+    rows = book.data['rows'] + (json.loads(done.read_text())['rows'] if done.exists() else [])
+    book.save(errors=(e := errors(rows)))
+    print('  with those of speed:', json.dumps({k: {n: x for n,x in v.items() if n!='each'} if isinstance(v, dict) else v for k,v in e.items()}))
+
+# ---- what the predictions are made from
+
+def profile(args, book):
+    "Profiles of this device and of the models, by the profilers of the package"
+    import subprocess
+    from galvatron.profile.model import ProfileModelArgs, profile_model
+    hw = work_of(args)/'profiles'/'hardware_configs'
+    r = subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', '1', '--output_dir', str(hw)], capture_output=True, text=True, timeout=120,
+                       env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).resolve().parent.parent), os.environ.get('PYTHONPATH', '')])))
+    book.add(dict(case='hardware', seconds=time.time()-book.begin, error=r.stderr[-800:] if r.returncode else ''), f'{time.time()-book.begin:.0f} s {r.stderr[-300:] if r.returncode else ""}')
+    for model,compiled,precision,points in PROFILE:
+        for seq,batches in points.items():
+            case, t = cases_of(f"{model} 1x{seq} {'' if compiled else 'eager'} {precision}", args.tiny)[0], time.time()
+            name = f"{model} {precision} {'compiled' if case.compile else 'eager'} {batches} x {seq}"
+            if book.left<5: book.add(dict(case=name, skipped='out of time'), 'out of time'); continue
+            spec = case.spec
+            try:
+                m = profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=str(spec.seq), batches=batches, max_tp_deg=1, mixed_precision=precision, compile=case.compile,
+                                  budget_ms=2 if args.tiny else args.budget_ms, output_dir=str(folder_of(work_of(args), case)), device='' if cuda() else 'cpu', time_limit=max(1, book.left)), spec)
+                at = [p for p in m.points if p.kind=='layer' and p.seq==spec.seq]
+                row = dict(case=name, seconds=time.time()-t, points=[dict(batch=p.batch, forward_ms=p.forward_ms, backward_ms=p.backward_ms, recompute_ms=p.recompute_ms, activation_mib=p.activation_mib, spread=p.spread) for p in at])
+                book.add(row, f"{row['seconds']:.1f} s  " + '; '.join(f'{p.batch}: {p.forward_ms:.3f} + {p.backward_ms:.3f} ms, keeps {p.activation_mib:.0f} MiB' for p in at if p.forward_ms))
+            except Exception: book.add(dict(case=name, error=traceback.format_exc()[-1500:]))
+    pack(work_of(args)/'profiles', Path(args.out)/'profiles.tar.gz')
+
+def work_of(args):
+    "Folder that holds profiles/: given, unpacked from the given file, or one that the commands of a session share (a result holds few files)"
+    import tarfile
+    work = Path(args.out)/'work' if args.tiny else Path('/tmp/galvatron_bench')
+    if not args.profiles: return work
+    if Path(args.profiles).is_dir(): return Path(args.profiles)
+    if not (work/'profiles').exists():
+        with tarfile.open(args.profiles) as t: t.extractall(work, filter='data')
+    return work
+
+def pack(folder, file):
+    "All profiles as one small file"
+    import tarfile
+    with tarfile.open(file, 'w:gz') as t: t.add(folder, arcname='profiles')
+
+# ---- others
+
+def rivals(args, book):
+    "Ours and theirs in turn, each in a process of its own"
+    from rivals import run
+    order = (args.rivals or 'ours,torchtitan,ours,torchtitan,hf').split(',')
+    for case in cases_of(args.cases or RIVALS, args.tiny):
+        slowest, instead = 20., {}
+        for who in order:
+            who = instead.get(who, who)
+            if who is None: continue
+            if book.left<slowest: book.add(dict(case=str(case), who=who, skipped='out of time'), 'out of time'); continue
+            t = time.time()
+            row = run(who, case, 4 if args.tiny else max(args.steps, 10), min(book.left, 240))
+            if row.get('error') and who=='torchtitan': # without graphs, then not at all
+                book.add(row, f"{who}: {row['error'][-300:]}")
+                row = run('torchtitan-nograph', case, 4 if args.tiny else max(args.steps, 10), min(max(book.left, 20), 240))
+                instead['torchtitan'] = None if row.get('error') else 'torchtitan-nograph'
+            row['seconds'] = time.time()-t
+            slowest = max(slowest, .8*row['seconds'])
+            book.add(row, f"{row['who']:20s} {line(row)}")
+        book.save(ratios=ratios(book.data['rows']))
+        for r in book.data['ratios']: print('   ', json.dumps(r))
+
+def ratios(rows):
+    "tokens/s of ours over those of each other trainer, medians of the blocks of a case"
+    import statistics
+    out = []
+    for case in dict.fromkeys(r['case'] for r in rows):
+        by = {}
+        for r in rows:
+            if r['case']==case and 'tokens_s' in r: by.setdefault(r['who'], []).append(r['tokens_s'])
+        mid = {k: statistics.median(v) for k,v in by.items()}
+        out.append(dict(case=case, tokens_s=mid, blocks=by, ours_over={k: mid['ours']/v for k,v in mid.items() if k!='ours' and 'ours' in mid}))
+    return out
+
+# ---- what fits, and what is best
+
+def memory_part(args, book):
+    "Largest batch that runs, without and with recomputation, beginning at the largest predicted to fit"
+    oracle = Oracle(work_of(args), machine().get('memory_mib', 30000.))
+    for base in cases_of(args.cases or MEMORY, args.tiny):
+        n = base.spec.n_layers
+        for r in (0, n):
+            fits = [b for b in range(1, 129) if oracle.safe(replace(base, batch=b, recompute=r)).get('fits')]
+            guess, good, bad = max(fits, default=1), 0, 129
+            for _ in range(3):
+                b = guess if not good and bad==129 else good+max(1, good//8) if good and bad==129 else good+(bad-good)//2 if good else max(1, bad-max(1, bad//8))
+                if b in (good, bad) or book.left<8 or args.tiny and good: break
+                case = replace(base, batch=b, recompute=r)
+                row = dict(predicted=oracle.safe(case)) | measure(case, 3)
+                if 'error' in row: book.add(row); break
+                if row.get('oom'): bad = b
+                else: good, last = b, row
+            book.add(dict(case=f'{base.model} r{r} {base.seq}', model=base.model, layers=n, seq=base.spec.seq, recompute=r, predicted_largest=max(fits, default=0), largest_that_ran=good, smallest_that_did_not=bad if bad<129 else None)
+                     | ({k: last[k] for k in ('reserved_mib', 'tokens_s', 'mfu', 'predicted')} if good else {}), f'predicted {max(fits, default=0)}, ran {good}, out of memory at {bad if bad<129 else "-"}')
+
+def search_part(args, book):
+    "The plan that the search finds under a budget, and its neighbours, all measured"
+    from galvatron.search.engine import search
+    from galvatron.search.space import SearchArgs
+    oracle = Oracle(work_of(args))
+    for text,gib in SEARCHES:
+        base = cases_of(text, args.tiny)[0]
+        budget = gib if not args.tiny else .05
+        got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=budget+oracle.predict(base)['context_mib']/1024, settle_bsz=base.batch, mixed_precision=base.precision))
+        name = f'{base.model}/{base.spec.n_layers} batch {base.batch} x {base.spec.seq}, {gib} GiB'
+        if got.plan is None: book.add(dict(case=name, chosen=None), 'nothing fits'); continue
+        chosen = replace(base, chunks=got.plan.chunks, recompute=sum(s.recompute for s in got.plan.layers))
+        rows = []
+        for case in [chosen, *neighbours(chosen)]:
+            if rows and book.left<max(r['seconds'] for r in rows): break
+            t, p = time.time(), oracle.safe(case)
+            row = dict(predicted=p) | measure(case, 3 if args.tiny else 5)
+            rows.append(row | dict(seconds=time.time()-t, within=bool(row.get('reserved_mib', 1e9)<=budget*1024)))
+            print(f"    {row['case']:36s} {line(row)}", flush=True)
+        fit = [r for r in rows if r['within'] and 'ms' in r]
+        best = min(fit, key=lambda r: r['ms'], default=None)
+        regret = rows[0]['ms']/best['ms']-1 if best and rows[0]['within'] else None
+        book.add(dict(case=name, budget_gib=gib, chosen=str(chosen), chosen_fits=rows[0]['within'], best=best and best['case'], regret=regret, rows=rows), f'chosen {chosen}, best {best and best["case"]}, regret {regret}')
+
+def neighbours(c):
+    "Cases beside a chosen one: more and fewer micro-batches, more and fewer recomputed layers"
+    n, out = c.spec.n_layers, []
+    step = max(1, n//8)
+    for chunks in (c.chunks, c.chunks*2, c.chunks//2):
+        for r in (c.recompute, c.recompute-step, c.recompute+step, 0, n):
+            if chunks and c.batch%chunks==0 and 0<=r<=n and (chunks, r)!=(c.chunks, c.recompute): out.append(replace(c, chunks=chunks, recompute=r))
+    return sorted(dict.fromkeys(out), key=lambda x: (x.chunks!=c.chunks, abs(x.recompute-c.recompute)))[:7]
+
+# ---- kernels
 
 def trace(args, book):
     "The kernels of two steps"
-    speed(args, book, TRACE, trace=True)
+    cases = cases_of(args.cases or TRACE, args.tiny)
+    run_cases(args, book, cases, len(cases))
+    show_traces(book)
+
+def show_traces(book):
     for row in book.data['rows']:
         t = row.get('trace', {})
         if 'by_kind' not in t: continue
         print(f"  {row['case']}: span {t['span_ms']:.1f} ms, busy {t['busy_ms']:.1f}, idle {t['idle_ms']:.2f} in {t['gaps']:.0f} gaps ({t['gaps_over_10us']:.0f} over 10 us), copies {t['copies_ms']:.2f} (exposed {t['exposed_copies_ms']:.2f})")
         for k,v in t['by_kind'].items(): print(f"    {k:22s} {v['ms']:8.2f} ms {v['ms']/t['span_ms']:6.1%}  {v['calls']:6.0f} calls" + (f"  {v['model_tflops']:.0f} TFLOP/s" if 'model_tflops' in v else ''))
-        for k in t['top']: print(f"      {k['ms']:8.2f} ms {k['calls']:6.0f} x {k['name'][:120]}")
+        for k in t['top'][:12 if row.get('recompute') is None else 25]: print(f"      {k['ms']:8.2f} ms {k['calls']:6.0f} x {k['name'][:120]}")
         for g in t['largest_gaps'][:4]: print(f"      gap {g['us']:.0f} us after {g['after'][:50]} before {g['before'][:50]}")
 
-RUN = dict(speed=speed, trace=trace)
+RUN = dict(profile=profile, speed=speed, rivals=rivals, predict=predict, search=search_part, memory=memory_part, trace=trace)
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', default='results')
-    ap.add_argument('--parts', default=','.join(PARTS), help='by commas, in this order')
+    ap.add_argument('--parts', default=','.join(p for p in PARTS if PARTS[p]), help='by commas, in this order; trace alone records the kernels of --cases')
     ap.add_argument('--minutes', type=float, default=9.5, help='for all parts together, divided by their value')
     ap.add_argument('--cases', default='', help='in place of the own list of the parts speed and trace')
+    ap.add_argument('--rivals', default='', help='order of the blocks: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
+    ap.add_argument('--profiles', default='', help='profiles.tar.gz of an earlier run, or a folder that holds profiles/')
+    ap.add_argument('--budget_ms', type=float, default=40., help='of one timing in the profile')
     ap.add_argument('--steps', type=int, default=8)
     ap.add_argument('--tiny', action='store_true')
     args = ap.parse_args()
@@ -121,7 +294,7 @@ def main():
     Path(args.out).mkdir(parents=True, exist_ok=True)
     for i,part in enumerate(parts):
         left = 60*args.minutes-(time.time()-begin)
-        book = Book(args, part, left*PARTS[part]/sum(PARTS[p] for p in parts[i:]))
+        book = Book(args, part, left*max(PARTS[part], 40)/sum(max(PARTS[p], 40) for p in parts[i:]))
         print(f'{part}: {book.left:.0f} s at most', flush=True)
         try: RUN[part](args, book)
         except Exception: traceback.print_exc(); book.data['error'], failed = traceback.format_exc()[-1500:], True

@@ -87,7 +87,9 @@ def train(case, steps=8, trace=False):
     ms = [b.since(a) for a,b in zip(marks, marks[1:])]
     used, reserved = memory(t.device)
     out = dict(ms=ms, host_ms=host, loss=[r[0] for r in read], norm=[r[1] for r in read], build_s=build, first_s=ms[0]/1e3, allocated_mib=used, reserved_mib=reserved, compiler=compiler())
-    if t.device.type=='cuda': out |= {k: torch.cuda.memory_stats()[k] for k in ('num_alloc_retries', 'num_ooms')}
+    if t.device.type=='cuda':
+        free_now, total = torch.cuda.mem_get_info()
+        out |= {k: torch.cuda.memory_stats()[k] for k in ('num_alloc_retries', 'num_ooms')} | dict(context_mib=(total-free_now-torch.cuda.memory_reserved())/MIB)
     if trace: out['trace'] = traced(lambda: t.train_step(next(data)), t.device, spec, case)
     data.close()
     return out
@@ -110,7 +112,7 @@ def row_of(case, got, skip=3):
     med = statistics.median(ms)
     return dict(case=str(case), model=case.model, layers=spec.n_layers, batch=case.batch, seq=spec.seq, recompute=case.recompute, chunks=case.chunks, compile=case.compile, precision=case.precision,
                 ms=med, spread=(ms[-1]-ms[0])/med, tokens_s=case.batch*spec.seq/med*1e3, mfu=spec.step_flops(case.batch)/med/1e9/PEAK, step_tflop=spec.step_flops(case.batch)/1e12,
-                **{k: got[k] for k in ('reserved_mib', 'allocated_mib', 'build_s', 'first_s', 'compiler', 'num_alloc_retries') if k in got},
+                **{k: got[k] for k in ('reserved_mib', 'allocated_mib', 'build_s', 'first_s', 'compiler', 'num_alloc_retries', 'context_mib') if k in got},
                 host_ms=statistics.median(got['host_ms'][skip:] or got['host_ms']), steps=got['ms'], loss=got['loss'][-1], norm=got['norm'][-1])
 
 def measure(case, steps=8, trace=False):
@@ -125,6 +127,55 @@ def measure(case, steps=8, trace=False):
         return dict(case=str(case), oom=True) if oom else dict(case=str(case), error=text[-1500:])
     finally: free()
     return row_of(case, got) | ({'trace': got['trace']} if trace else {})
+
+# ---- what a case was predicted to need
+
+def folder_of(out, case, compile=None):
+    "Where the profile of a case lies: one folder for compiled layers, one for eager ones"
+    return Path(out)/'profiles'/('compiled' if (case.compile if compile is None else compile) else 'eager')/MODELS[case.model][0]
+
+class Oracle:
+    "Predictions for one GPU from the profiles in a folder, or where there are none from formulas"
+    def __init__(self, out, memory_mib=None): self.out, self.memory_mib, self.known = Path(out), memory_mib, {}
+
+    def hardware(self):
+        from galvatron.profile.files import HardwareProfile
+        if 'hw' not in self.known:
+            f = self.out/'profiles'/'hardware_configs'
+            self.known['hw'] = HardwareProfile.load(f, 1, 1) if f.exists() else HardwareProfile.analytic('h200', 1, 1)
+        return self.known['hw']
+
+    def profile(self, case):
+        from galvatron.profile.files import ModelProfile
+        key = case.model, case.compile, case.precision
+        if key not in self.known:
+            try: self.known[key] = ModelProfile.load(folder_of(self.out, case), case.spec, case.precision)
+            except ValueError: self.known[key] = ModelProfile.analytic(case.spec, 'h200', case.precision, seqs=(2048, 4096, 8192) if not case.tiny else None)
+        return self.known[key]
+
+    def predict(self, case):
+        "Step time, peak of the allocator (without the context), and their parts"
+        from galvatron.cost.pipeline import predict
+        p = self.profile(case)
+        got = predict(case.plan, case.spec, self.hardware(), p, case.options, self.memory_mib)
+        m, t = got.stages[0].memory, got.stages[0].time
+        return dict(ms=got.iteration_ms, mib=got.peak_mib-m['context'], context_mib=m['context'], fits=bool(got.fits), source='formulas' if p.analytic else 'profile',
+                    time={k: round(float(v), 3) for k,v in t.items() if v}, memory={k: round(float(v), 1) for k,v in m.items() if v})
+
+    def safe(self, case):
+        "The same, or the reason why there is none"
+        try: return self.predict(case)
+        except Exception as e: return dict(source='none', reason=f'{type(e).__name__}: {e}'[:300])
+
+def errors(rows):
+    "Predicted over measured - 1 of the rows that were predicted from profiles: each, mean and worst, and what ran out of memory though it was predicted to fit"
+    rows = [r for r in rows if r.get('predicted', {}).get('source')=='profile']
+    done = [r for r in rows if 'ms' in r]
+    out = dict(n=len(done), oom_though_predicted_to_fit=[r['case'] for r in rows if r.get('oom') and r['predicted']['fits']])
+    for k,mine in (('ms', 'ms'), ('mib', 'reserved_mib')):
+        e = {r['case']: r['predicted'][k]/r[mine]-1 for r in done if r[mine]}
+        if e: out[k] = dict(mean=statistics.mean(map(abs, e.values())), worst=max(e.values(), key=abs), worst_case=max(e, key=lambda c: abs(e[c])), bias=statistics.mean(e.values()), each=e)
+    return out
 
 # ---- where the time of a step goes
 

@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.tensor import DTensor
+from tqdm import tqdm
 
 from ..plan import GalvatronError, Plan
 
@@ -530,7 +531,7 @@ def show(
     "The iterations in a folder, and whether they are whole; GalvatronError if there are none"
     if not iterations(root): find_checkpoint(root)
     rows = []
-    for i,folder in iterations(root).items():
+    for i,folder in tqdm(iterations(root).items(), 'checkpoints', delay=2, leave=False, disable=None):
         try:
             facts = read_facts(folder)
             size, problems = sum(s for s,_ in facts['files'].values()), damage(folder, facts, contents)
@@ -557,9 +558,10 @@ def show_text(
 # %% ../../nbs/30_checkpoint.distributed.ipynb #eb0dedc3
 def verify(
     root, # checkpoint folder
+    rows:list=None, # what `show` returned, if the contents were read already
 )->str: # what `show_text` says
     "Read every file of every iteration; GalvatronError if one is damaged"
-    rows = show(root, contents=True)
+    rows = rows or show(root, contents=True)
     text = show_text(root, True, rows)
     if any(r['problems'] for r in rows): raise GalvatronError(text)
     return text

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
+from tqdm import tqdm
 
 from ..plan import GalvatronError
 
@@ -325,7 +326,7 @@ def merge(
     parts = [IndexedDataset(p) for p in prefixes]
     if not parts: raise GalvatronError('merge: no dataset was named')
     with IndexedWriter(out, parts[0].dtype, multimodal=any(p.index.modes is not None for p in parts)) as w:
-        for p in parts: w.add_dataset(p)
+        for p in tqdm(parts, 'files', delay=2, leave=False, disable=None): w.add_dataset(p)
     return IndexedDataset(out)
 
 # %% ../../nbs/40_data.indexed.ipynb #b4128e7e

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
-           'BACKWARD_OVER_FORWARD', 'EAGER', 'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text',
-           'rich_text', 'AlphaBeta', 'fit_line', 'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps',
-           'hardware_files', 'check_machine', 'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile',
-           'static_value', 'batch_value', 'sequence_value', 'over_batch_and_length', 'over_width', 'form_of',
-           'model_files', 'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems',
-           'analytic_ms', 'analytic_mib', 'analytic_ends', 'analytic_point']
+           'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'EAGER', 'LOSS_BLOCK_MIB',
+           'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'Table',
+           'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine', 'Device',
+           'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value', 'sequence_value',
+           'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
+           'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
+           'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,json,os,re,tempfile
@@ -20,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError
+from ..plan import GalvatronError, html_table, text_table
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
@@ -467,6 +468,34 @@ def analytic(cls:HardwareProfile,
     return cls(num_nodes, gpus_per_node, tab, {o:ANALYTIC_OVERLAP for o in OPS}, dev.name, f'analytic {dev.name} {num_nodes}x{gpus_per_node}', True,
                dev.memory_mib, dev.matmul_tflops, dev.copy_gbps, dict(source='published figures'))
 
+# %% ../../nbs/03_profile.files.ipynb #033d1c3a
+SHOWN_GROUPS = 24 # rows of a profile's table
+
+@patch
+def summary(self:HardwareProfile)->str:
+    "What and how large it is, and where the numbers come from, in one line"
+    how = 'by formula' if self.analytic else 'measured'
+    return f'{self.name}: {self.num_nodes} x {self.gpus_per_node} {self.device or "ranks"}, {self.memory_mib/1024:.0f} GiB each, {how}, {len(self.tables)} tables'
+
+@patch
+def _groups(self:HardwareProfile):
+    "Rows of the table, and how many are left out"
+    every = sorted(self.tables.items())
+    some = every if len(every)<=SHOWN_GROUPS else [(k, t) for k,t in every if k[0].startswith('p2p') and k[1]*k[2]==self.world_size and k[1]==2 or not k[0].startswith('p2p') and k[1] in (self.gpus_per_node, self.world_size) and k[2]==1]
+    return [[op, n, d, f'{t.ms[0]:.3f}', f'{t.bytes[-1]/MIB:,.0f}', f'{t.ms[-1]:,.2f}', f'{bus_gbps(op, n, t):,.1f}'] for (op,n,d),t in some], len(every)-len(some)
+
+GROUP_COLUMNS = ['operation', 'ranks', 'stride', 'smallest, ms', 'largest, MiB', 'ms', 'bus GB/s']
+
+@patch
+def __repr__(self:HardwareProfile):
+    rows,left = self._groups()
+    return '\n'.join([self.summary(), *([text_table(GROUP_COLUMNS, rows)] if rows else []), *([f'… and {left} more'] if left else [])])
+
+@patch
+def _repr_html_(self:HardwareProfile):
+    rows,left = self._groups()
+    return html_table(GROUP_COLUMNS, rows, self.summary()) + (f'<p>… and {left} more</p>' if left else '')
+
 # %% ../../nbs/03_profile.files.ipynb #51838fa4
 @dataclass(frozen=True)
 class Point:
@@ -732,6 +761,33 @@ def parameter_mib(self:ModelProfile, k:int)->float:
     "Parameters of one whole layer of type k in fp32 (MiB)"
     if k>=len(self.layer_params): raise GalvatronError(f'{self.model}: parameter_size of layertype_{k} is missing')
     return self.layer_params[k]*4/MIB
+
+# %% ../../nbs/03_profile.files.ipynb #55e1e02d
+@patch
+def summary(self:ModelProfile)->str:
+    "Of what, in which precision, on which device, in one line"
+    how = 'by formula' if self.analytic else 'measured'
+    return f'{self.model}, {self.precision}, {self.device or "device not named"}: {len(self.points)} points {how}'
+
+POINT_COLUMNS = ['module', 'type', 'shared', 'points', 'batch', 'length', 'forward, ms', 'backward, ms', 'kept, MiB']
+
+@patch
+def _point_rows(self:ModelProfile):
+    "One row for each module, form and width"
+    range_of = lambda xs: f'{min(xs)}' if min(xs)==max(xs) else f'{min(xs)}-{max(xs)}'
+    number = lambda x: '-' if x is None else f'{x:,.2f}'
+    out = []
+    for (kind,k,form),widths in sorted(self._rows.items()):
+        for w,ps in sorted(widths.items()):
+            p = min(ps, key=lambda p: (p.forward_ms is None, p.batch, p.seq))
+            out.append([kind, k, 'no' if w==1 else f'{form} {w}', len(ps), range_of([q.batch for q in ps]), range_of([q.seq for q in ps]), number(p.forward_ms), number(p.backward_ms), number(p.activation_mib)])
+    return out
+
+@patch
+def __repr__(self:ModelProfile): return self.summary() + ('\n' + text_table(POINT_COLUMNS, self._point_rows()) if self.points else '')
+
+@patch
+def _repr_html_(self:ModelProfile): return html_table(POINT_COLUMNS, self._point_rows(), self.summary())
 
 # %% ../../nbs/03_profile.files.ipynb #fd18c9e4
 @patch(cls_method=True)

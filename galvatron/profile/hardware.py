@@ -516,7 +516,7 @@ def profile_hardware(a:ProfileHardwareArgs)->HardwareProfile|None:
     hw.save(a.output_dir)
     if bad := hw.problems():
         more = f'; {len(bad)-1} more like this' if len(bad)>1 else ''
-        print(f'galvatron: warning: the line through a table is doubtful, and used only outside of its sizes: {bad[0]}{more}', file=sys.stderr)
+        print(f'galvatron: warning: times are uneven, as on a busy machine; messages beyond the measured sizes are priced by a line that fits badly: {bad[0]}{more}', file=sys.stderr)
     return hw
 
 # %% ../../nbs/04_profile.hardware.ipynb #98e516aa

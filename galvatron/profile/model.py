@@ -6,10 +6,10 @@
 __all__ = ['TIME_FIELDS', 'MEMORY_FIELDS', 'Muted', 'imagined', 'Alone', 'few_layers', 'Rank', 'passes', 'alternate', 'excess',
            'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point', 'end_points',
            'depth_row', 'can_share', 'tasks_for', 'wanted', 'is_done', 'is_oom', 'run_task', 'build', 'oom_rows',
-           'Book', 'machine_of', 'start_profile', 'run_group', 'profile_model']
+           'Book', 'machine_of', 'start_profile', 'run_group', 'rank_threads', 'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
-import gc,sys,time,weakref
+import gc,os,sys,time,weakref
 from contextlib import contextmanager
 from dataclasses import dataclass,replace
 from pathlib import Path
@@ -450,6 +450,15 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
             if not is_done(task, book.m, do): book.add(*oom_rows(task)); bar.update()
 
 # %% ../../nbs/05_profile.model.ipynb #fb133a38
+@contextmanager
+def rank_threads(device):
+    "As many threads as the launcher gives a rank: on a CPU one, unless OMP_NUM_THREADS says otherwise"
+    n = torch.get_num_threads()
+    if device.type=='cpu' and 'OMP_NUM_THREADS' not in os.environ: torch.set_num_threads(1)
+    try: yield
+    finally: torch.set_num_threads(n)
+
+# %% ../../nbs/05_profile.model.ipynb #889743cf
 def profile_model(
     a:ProfileModelArgs, # What to measure
     spec, # `ModelSpec`
@@ -457,18 +466,19 @@ def profile_model(
     "Measure a model's layers on this device, or take formulas, and write the files; returns the profile"
     if a.analytic: return write_analytic(a, spec)
     device = _device(a)
-    options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
-    if a.time_limit: book.deadline = time.time()+a.time_limit
-    tasks = tasks_for(a, spec)
-    if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
-    todo = [t for t in tasks if not is_done(t, book.m, do)]
-    groups = {}
-    for t in todo: groups.setdefault((t.form, t.width), []).append(t)
-    with tqdm(total=len(tasks), initial=len(tasks)-len(todo), desc=f'profile-model {spec.name}', leave=False, mininterval=.5) as bar:
-        gc.collect(); gc.freeze() # what is there now need not be looked through after each build
-        try:
-            for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
-        finally: gc.unfreeze()
+    with rank_threads(device):
+        options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
+        if a.time_limit: book.deadline = time.time()+a.time_limit
+        tasks = tasks_for(a, spec)
+        if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
+        todo = [t for t in tasks if not is_done(t, book.m, do)]
+        groups = {}
+        for t in todo: groups.setdefault((t.form, t.width), []).append(t)
+        with tqdm(total=len(tasks), initial=len(tasks)-len(todo), desc=f'profile-model {spec.name}', leave=False, mininterval=.5) as bar:
+            gc.collect(); gc.freeze() # what is there now need not be looked through after each build
+            try:
+                for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
+            finally: gc.unfreeze()
     if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
     if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
     for k in book.m.noisy(): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')

@@ -44,13 +44,14 @@ def _sequence(plan:Plan)->list:
     vocab = plan.vocab.layer(plan.default_dp_type)
     return [(0, vocab), *((plan.stage_of(i), s) for i,s in enumerate(plan.layers)), (plan.pp_deg-1, vocab)]
 
-def _transitions(plan:Plan, n:int, options:RunOptions):
+def _transitions(plan:Plan, n:int, options:RunOptions, spec=None):
     "Yield (stage, layout, layout) for every change of layout that the plan makes"
     seq = _sequence(plan)
-    for (s,x),(t,y) in zip(seq, seq[1:]):
+    for i,((s,x),(t,y)) in enumerate(zip(seq, seq[1:])):
         a,b = _layout(x, n, options),_layout(y, n, options)
+        sent = a.sent(length for length,_ in spec.stream(i)) if spec else a.refine()
         if s==t: yield s,a,b
-        else: yield from ((s,a,a.refine()), (t,a.refine(),b))
+        else: yield from ((s,a,sent), (t,sent,b))
 
 # %% ../../nbs/20_runtime.groups.ipynb #ed4f5a26
 def rank_sets(
@@ -58,12 +59,13 @@ def rank_sets(
     world_size:int, # ranks of the run
     options:RunOptions=RunOptions(), # switches of the run; layouts depend on sequence_parallel
     tied:bool=False, # embedding and head share their weight
+    spec=None, # the model (`ModelSpec`); without it, every sequence that stages send each other is taken to divide
 )->list: # distinct tuples of global ranks, in an order that depends on the arguments alone; ascending, but for the pairs that carry gradients
     "Every set of ranks that will exchange data under a plan, and every rank alone"
     n, sets = plan.stage_size(world_size), {}
     def add(stage, local_sets): sets.update(dict.fromkeys(tuple(stage*n+r for r in s) for s in local_sets))
     for stage,strategy in dict.fromkeys(_sequence(plan)): add(stage, strategy_sets(strategy, n))
-    for stage,a,b in dict.fromkeys(_transitions(plan, n, options)): add(stage, components(a, b, n)+components(b, a, n))
+    for stage,a,b in dict.fromkeys(_transitions(plan, n, options, spec)): add(stage, components(a, b, n)+components(b, a, n))
     pairs = [*zip(range(plan.pp_deg), range(1, plan.pp_deg))] + ([(0, plan.pp_deg-1)] if tied and plan.pp_deg>1 else [])
     pairs += [(t,s) for s,t in zip(range(plan.pp_deg), range(1, plan.pp_deg))]
     for s,t in pairs: sets.update(dict.fromkeys((s*n+r, t*n+r) for r in range(n)))
@@ -108,6 +110,7 @@ class Place:
         options:RunOptions=RunOptions(), # switches of the run
         device=None, # where tensors live (default: this process's GPU if the default group can use it, else the CPU)
         tied:bool=False, # embedding and head share their weight
+        spec=None, # the model (`ModelSpec`), for what stages send each other
     ):
         if not dist.is_initialized():
             raise GalvatronError('no process group: start with torchrun or call torch.distributed.init_process_group; one process alone is Place.solo()')
@@ -116,7 +119,7 @@ class Place:
         self.N = plan.stage_size(self.world)
         self.stage, self.me = divmod(self.rank, self.N)
         self.device = torch.device(device or default_device())
-        self._groups, self._meshes = groups_for(rank_sets(plan, self.world, options, tied), self.device), {}
+        self._groups, self._meshes = groups_for(rank_sets(plan, self.world, options, tied, spec), self.device), {}
 
 # %% ../../nbs/20_runtime.groups.ipynb #33423f3c
 def default_device()->torch.device:

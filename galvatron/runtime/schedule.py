@@ -6,9 +6,10 @@
 __all__ = ['Wire', 'Pipeline']
 
 # %% ../../nbs/25_runtime.schedule.ipynb #2b90a376
-from fastcore.basics import patch
+from dataclasses import replace
 
 import torch
+from fastcore.basics import patch
 from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError, actions
@@ -21,18 +22,20 @@ class Wire:
     def __init__(self, peer, group):
         self.peer, self.group, self.flying = peer, group, []
 
-    def send(self, x):
-        "Start sending; the tensor is kept until it has left"
-        self.flying = [(works,t) for works,t in self.flying if not all(w.is_completed() for w in works)]
-        x = x.contiguous()
-        self.flying.append((dist.batch_isend_irecv([dist.P2POp(dist.isend, x, self.peer, self.group)]), x))
+    def _start(self, op, xs): return dist.batch_isend_irecv([dist.P2POp(op, x, self.peer, self.group) for x in xs])
 
-    def receive(self, x):
-        "Start receiving into `x`; the result waits for it"
-        works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, self.peer, self.group)])
+    def send(self, xs):
+        "Start sending; the tensors are kept until they have left"
+        self.flying = [(works,t) for works,t in self.flying if not all(w.is_completed() for w in works)]
+        xs = [x.contiguous() for x in xs]
+        self.flying.append((self._start(dist.isend, xs), xs))
+
+    def receive(self, xs):
+        "Start receiving into `xs`; the result waits for them"
+        works = self._start(dist.irecv, xs)
         def wait():
             for w in works: w.wait()
-            return x
+            return xs
         return wait
 
     def flush(self):
@@ -62,10 +65,17 @@ class Pipeline:
         seq:int|None=None, # tokens of a sample; default: the model's
     ):
         self.model, self.place, self.seq, self.steps = model, model.place, seq or model.spec.seq, 0
+        spec = model.spec if seq is None else replace(model.spec, layer_types=tuple(replace(t, seq=seq) for t in model.spec.layer_types))
         self.before, self.behind = self._wires(-1), self._wires(+1)
-        for layout in (model.in_layout, model.out_layout):
-            if layout is not None and (model.plan.micro_bsz%layout.parts('B') or self.seq%layout.parts('S')):
-                raise GalvatronError(f'micro-batches of {model.plan.micro_bsz} x {self.seq} tokens cannot be sent between stages as {layout}')
+        self.shapes = [self._shapes(layout, spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
+
+    def _shapes(self, layout, stream):
+        "Shapes on this rank of the tensors that cross a border; none at the ends"
+        if layout is None: return []
+        b, (nb,ns) = self.model.plan.micro_bsz, map(layout.parts, 'BS')
+        for length,_ in stream:
+            if b%nb or length%ns: raise GalvatronError(f'micro-batches of {b} x {length} tokens cannot be sent between stages as {layout}')
+        return [(b//nb, length//ns, width) for length,width in stream]
 
     def _wires(self, step):
         "Wires for activations and for gradients to one side; none at the end"
@@ -73,18 +83,10 @@ class Pipeline:
 
 # %% ../../nbs/25_runtime.schedule.ipynb #8c879c2b
 @patch
-def _wanted(self:Pipeline, op):
-    "Wire and layout of what an action receives, or None"
-    side = self.before if op=='F' else self.behind
-    if side: return side[op=='B'], self.model.in_layout if op=='F' else self.model.out_layout
-
-@patch
-def _post(self:Pipeline, action):
+def _post(self:Pipeline, op):
     "Post the receive of an action, if it has one"
-    if not (wanted := self._wanted(action[0])): return None
-    wire,layout = wanted
-    shape = self.model.plan.micro_bsz//layout.parts('B'), self.seq//layout.parts('S'), self.model.hidden
-    return wire.receive(torch.empty(shape, dtype=self.model.dtype, device=self.place.device))
+    side, shapes = (self.before, self.shapes[0]) if op=='F' else (self.behind, self.shapes[1])
+    if side: return side[op=='B'].receive([torch.empty(s, dtype=self.model.dtype, device=self.place.device) for s in shapes])
 
 # %% ../../nbs/25_runtime.schedule.ipynb #ed4a15b8
 @patch
@@ -101,17 +103,18 @@ def count(self:Pipeline, micro_batches)->Tensor: # scalar, the same on every ran
 @patch
 def _forward(self:Pipeline, micro_batch, got, scale, draw):
     "Forward of one micro-batch: what came in and what went out"
-    x = None if got is None else got.requires_grad_(torch.is_grad_enabled())
-    documents = Documents(self.model, micro_batch.get('segment_ids'), micro_batch.get('position_ids'))
-    y = self.model(x, self.seq, micro_batch.get('tokens'), micro_batch.get('labels'), scale, draw, documents)
-    if self.behind: self.behind[0].send(y.detach())
+    x = None if got is None else tuple(t.requires_grad_(torch.is_grad_enabled()) for t in got)
+    documents = Documents(self.model, *map(micro_batch.get, ('segment_ids', 'position_ids', 'padding_mask')))
+    inputs = {k:micro_batch[k] for k in self.model.recipe.inputs if k in micro_batch}
+    y = self.model(x, self.seq, inputs, micro_batch.get('labels'), scale, draw, documents)
+    if self.behind: self.behind[0].send([t.detach() for t in y])
     return x, y
 
 @patch
 def _backward(self:Pipeline, x, y, gradient):
     "Backward of one micro-batch"
     torch.autograd.backward(y, gradient)
-    if self.before: self.before[1].send(x.grad)
+    if self.before: self.before[1].send([t.grad for t in x])
 
 @patch
 def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
@@ -120,7 +123,7 @@ def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
     loss = torch.zeros((), dtype=torch.float64, device=place.device)
     for k,(op,i) in enumerate(todo):
         for a in todo[k:k+2]:
-            if a not in posted: posted[a] = self._post(a)
+            if a not in posted: posted[a] = self._post(a[0])
         got = posted[op,i] and posted[op,i]()
         posted[op,i] = None
         if op=='F':
@@ -140,7 +143,7 @@ def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
 # %% ../../nbs/25_runtime.schedule.ipynb #3d7c8043
 @patch
 def step(self:Pipeline,
-    micro_batches:list, # this rank's `dict(tokens, labels)`, `[b, S]` int64 each; None where a stage in the middle reads nothing; of packed documents also `segment_ids` (on the host) and `position_ids`, for `document_rows`
+    micro_batches:list, # this rank's `dict(tokens, labels)`, `[b, S]` int64 each, or what else the family reads; None where a stage in the middle reads nothing; also `segment_ids`, `padding_mask` (on the host) and `position_ids`, for `document_rows`
     loss_scale:Tensor|None=None, # factor of the gradients, against underflow in fp16
 )->Tensor: # scalar, float64, on the device: mean loss over the valid tokens of the global batch
     "Forward and backward of a step; the gradients are complete when it returns"

@@ -16,7 +16,7 @@ from math import comb
 from fastcore.basics import patch
 
 from ..model_spec import LayerType, ModelSpec
-from ..plan import GalvatronError, LayerStrategy, RunOptions, VocabStrategy, _misfits
+from ..plan import GalvatronError, LayerStrategy, RunOptions, VocabStrategy, _misfits, _vocab_misfit
 
 # %% ../../nbs/10_search.space.ipynb #6affd4d5
 @dataclass
@@ -212,7 +212,7 @@ def vocab_allowed(
     sequence_parallel:bool, # Megatron-SP
 ) -> bool:
     "Can the vocabulary have this strategy?"
-    return v.width==1 or not (v.ulysses or sequence_parallel) or spec.seq%v.width==0
+    return not _vocab_misfit(spec, v.width, v.ulysses, sequence_parallel)
 
 # %% ../../nbs/10_search.space.ipynb #7b7cb716
 PINS = dict(tp='width of tensor parallelism', sp='width of Ulysses', width='width', consec='0 strided, 1 neighbours', sdp='0 default data parallelism, 1 zero3', dp='ddp, zero2 or zero3', ckpt='0 or 1')

@@ -1,9 +1,4 @@
 #!/bin/sh
 # Time the layers of the model on one device, for batches of 1 to 8 samples; writes configs/
-# MODEL_SIZE names the model.
-# Words behind the script go to `galvatron profile-model` and win over those here (--help lists them); paths start at the folder above this one.
-cd "$(dirname "$0")/.." || exit
-
-exec python3 -m galvatron profile-model \
-    --model_type gpt_hf --model_size "${MODEL_SIZE:-gpt-1.5b}" \
-    --profile_type computation --profile_mode batch --profile_min_batch_size 1 --profile_max_batch_size 8 --mixed_precision bf16 "$@"
+MODEL_TYPE=gpt_hf MODEL_SIZE=${MODEL_SIZE:-gpt-1.5b}
+. "$(dirname "$0")/../../common/profile_computation.sh"

@@ -1,11 +1,7 @@
 #!/bin/sh
-# Train on token files (galvatron preprocess-data makes them): DATA_PATH is their path without .bin and .idx
-# NUM_NODES, NUM_GPUS_PER_NODE, MASTER_ADDR, MASTER_PORT and NODE_RANK say where; run it on every node. MODEL_SIZE names the model.
-# Without --galvatron_config_path configs/galvatron_config_NAME.json every layer gets the strategy of the flags (--pp_deg, --global_tp_deg, ...).
-# Words behind the script go to `galvatron train` and win over those here (--help lists them); paths start at the folder above this one.
-cd "$(dirname "$0")/.." || exit
-
-exec python3 -m galvatron train \
-    --model_type llama_hf --model_size "${MODEL_SIZE:-llama-7b}" \
-    --data-path "${DATA_PATH:?path of a token file without .bin}" \
-    --global_train_batch_size 16 --train_iters 10 --lr 1e-4 --mixed_precision bf16 --sequence_parallel --use-flash-attn --check_loss 1 "$@"
+# Train on token files (galvatron preprocess-data makes them)
+# DATA_PATH: their path without .bin and .idx
+MODEL_TYPE=llama_hf MODEL_SIZE=${MODEL_SIZE:-llama-7b}
+DATA="path of a token file without .bin"
+SEQUENCE="--sequence_parallel"
+. "$(dirname "$0")/../../common/train_dist.sh"

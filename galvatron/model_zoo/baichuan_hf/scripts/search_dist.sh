@@ -1,0 +1,5 @@
+#!/bin/sh
+# Search the fastest plan that fits; writes configs/galvatron_config_*.json
+MODEL_TYPE=baichuan_hf MODEL_SIZE=${MODEL_SIZE:-baichuan-7b}
+SEQUENCE="--sequence_parallel --sp_space tp+sp"
+. "$(dirname "$0")/../../common/search_dist.sh"

@@ -1,0 +1,7 @@
+#!/bin/sh
+# Train on token files (galvatron preprocess-data makes them)
+# DATA_PATH: their path without .bin and .idx
+MODEL_TYPE=gpt_fa MODEL_SIZE=${MODEL_SIZE:-gpt-1.5b}
+DATA="path of a token file without .bin"
+SEQUENCE="--sequence_parallel"
+. "$(dirname "$0")/../../common/train_dist.sh"
