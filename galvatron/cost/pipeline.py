@@ -501,4 +501,4 @@ def _repr_html_(self:Prediction):
     most = max(self.peak_mib, self.memory_mib)
     rows = [[i, f'{s.layers[0]}–{s.layers[-1]}', f'{s.peak_mib/1024:.2f}', html_bar(by_kind(s.memory, MEMORY_KINDS), MEMORY_COLOURS, most, 'MiB', self.memory_mib),
              f'{self.iteration_ms-s.wait_ms:,.1f}', html_bar(by_kind(s.time, TIME_KINDS), TIME_COLOURS, self.iteration_ms, 'ms')] for i, s in enumerate(self.stages)]
-    return html_table(['stage', 'layers', 'GiB', 'memory', 'ms at work', 'time'], rows, self.summary()) + html_legend(MEMORY_COLOURS | {'other': '#000'}, TIME_COLOURS)
+    return html_table(['stage', 'layers', 'GiB', 'memory', 'ms at work', 'time'], rows, self.summary()) + html_legend(MEMORY_COLOURS, TIME_COLOURS)

@@ -469,7 +469,7 @@ def analytic(cls:HardwareProfile,
                dev.memory_mib, dev.matmul_tflops, dev.copy_gbps, dict(source='published figures'))
 
 # %% ../../nbs/03_profile.files.ipynb #033d1c3a
-SHOWN_GROUPS = 24 # rows of a profile's table
+SHOWN_GROUPS = 36 # rows of a profile's table
 
 @patch
 def summary(self:HardwareProfile)->str:
@@ -777,7 +777,7 @@ def _point_rows(self:ModelProfile):
     range_of = lambda xs: f'{min(xs)}' if min(xs)==max(xs) else f'{min(xs)}-{max(xs)}'
     number = lambda x: '-' if x is None else f'{x:,.2f}'
     out = []
-    for (kind,k,form),widths in sorted(self._rows.items()):
+    for (kind,k,form),widths in sorted(self._rows.items(), key=lambda r: (r[0][0], r[0][1], 1 not in r[1], r[0][2])):
         for w,ps in sorted(widths.items()):
             p = min(ps, key=lambda p: (p.forward_ms is None, p.batch, p.seq))
             out.append([kind, k, 'no' if w==1 else f'{form} {w}', len(ps), range_of([q.batch for q in ps]), range_of([q.seq for q in ps]), number(p.forward_ms), number(p.backward_ms), number(p.activation_mib)])
