@@ -184,6 +184,12 @@ def outputs(self:ModelSpec)->int:
     "Rows of the head: the vocabulary, or the classes of an image model"
     return self.vocab or _labels(self.config)
 
+@patch(as_prop=True)
+def image_size(self:ModelSpec)->int:
+    "Pixels along a side of a picture; 0 for text"
+    size = {**_families[self.config['model_type']][2], **self.config}.get('image_size', 0)
+    return size[0] if isinstance(size, (tuple, list)) else size
+
 # %% ../nbs/01_model_spec.ipynb #b5824e24
 @patch
 def padded_vocab(

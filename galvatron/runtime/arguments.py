@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from fastcore.basics import patch
 
 from ..data.gpt import DataArgs, build_datasets, parse_blend, samples_needed
+from ..data.images import image_datasets
 from ..data.preprocess import read_about
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan
@@ -148,6 +149,7 @@ def datasets(
     bsz = plan.global_bsz
     iters = args.train_iters or (args.train_samples or 0)//bsz
     n, v, _ = samples_needed(iters, bsz, args.eval_interval, args.eval_iters)
+    if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed))
     eod = _about(data, spec)
     make = lambda *samples: build_datasets(data, spec.seq, samples, args.seed, eod, spec.vocab)
     train = make(n or (1024*bsz if data.mock_data else None), 0, 0)[0] # without a length: every sample once
