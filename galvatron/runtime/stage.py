@@ -24,7 +24,7 @@ from ..checkpoint.distributed import local_box
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import vocab_cross_entropy, vocab_embed
 from .groups import Place
-from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, to_rest, token_slice
+from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, to_rest, token_slice
 from .redistribute import redistribute
 
 # %% ../../nbs/24_runtime.stage.ipynb #2d157068
@@ -39,7 +39,7 @@ def initialise(
     "Allocate a module and fill it as its family does, each submodule from its own seed"
     def visit(m, path):
         for n,child in m.named_children(): visit(child, f'{path}.{n}')
-        torch.manual_seed(seed_of(seed, path))
+        sow(seed_of(seed, path))
         init(m)
     module.to_empty(device=device)
     with torch.random.fork_rng(devices=[device] if torch.device(device).type=='cuda' else []), torch.no_grad(): visit(module, name)
