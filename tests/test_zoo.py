@@ -1,7 +1,7 @@
 "Every family of the zoo under random plans, beside Hugging Face's forward, through checkpoints, and through a search"
 import pytest, transformers
 
-from equal import inputs, spec_of
+from equal import assert_equal, inputs, spec_of
 from galvatron.model_spec import ModelSpec, model_sizes
 from galvatron.plan import ULYSSES_TYPES, LayerStrategy, Plan, RunOptions
 from galvatron.profile.files import HardwareProfile, ModelProfile
@@ -21,12 +21,10 @@ def trained(tmp_path_factory): return run_ranks(check_zoo, 4, KINDS, PLANS, str(
 @pytest.mark.parametrize('kind', KINDS)
 def test_any_plan(trained, kind):
     "Loss, gradients, norm and weights of three clipped steps are those of one process; a checkpoint goes on under another plan"
-    for rank,res in enumerate(trained):
+    for res in trained:
         if kind not in res: pytest.skip('an earlier family failed')
-        for name,errors in res[kind].items():
-            assert isinstance(errors, dict), f'rank {rank}, plan {name}:\n{errors}'
-            assert all(e<TOLERANCE for k,e in errors.items() if k!='seconds'), f'rank {rank}, plan {name}: {errors}'
-        assert len(res[kind])==PLANS+1
+    assert_equal([res[kind] for res in trained], [*trained[0][kind], 'resumed'], TOLERANCE)
+    assert len(trained[0][kind])==PLANS+1
 
 @pytest.mark.parametrize('kind', sorted(set(KINDS)-{'baichuan'})) # which Hugging Face does not have; its page writes the forward down
 def test_forward_is_hugging_face_s(kind):

@@ -78,7 +78,7 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
     batches = [dict(tokens=tokens[list(r),:-1], labels=tokens[list(r),1:]) if len(r) else None for r in model.rows()]
     out = dict(loss=[], norm=[], ms=[])
     def step():
-        loss, norm = pipe.step(batches), clip_grad_norm(model, 1.)
+        loss, norm = pipe.step(batches), clip_grad_norm(model, 1., opt)
         opt.step(); opt.zero_grad()
         return loss, norm
     if cuda: torch.cuda.reset_peak_memory_stats()

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
-           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of',
+           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
            'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'attention_kernels', 'fuse_norms',
-           'bare_forwards', 'compiled', 'parallelise']
+           'bare_forwards', 'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
@@ -28,6 +28,7 @@ from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
 from .alibi import with_alibi
 from .collectives import all_to_all, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
+from .overlap import OPTIONS, halve
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #a56b236e
 class Context:
@@ -275,6 +276,11 @@ def seed_of(*parts)->int:
     text = '.'.join(map(str, parts)).encode()
     return zlib.crc32(text)<<31 ^ zlib.crc32(text[::-1])
 
+def sow(seed:int):
+    "Seed the generators of the CPU and of the GPU in use; `torch.manual_seed` also formats a traceback, a millisecond, for every kind of device that is not"
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized(): torch.cuda.manual_seed(seed)
+
 def reseed(
     context:Context, # of the layer
     inside:bool=False, # a region begins, otherwise it has ended
@@ -284,7 +290,7 @@ def reseed(
     seed,edge = context.dropout
     context.dropout = seed, edge+1
     where = context.layout.region(context.me)
-    torch.manual_seed(seed_of(seed, edge, where, context.tp_rank if inside else ''))
+    sow(seed_of(seed, edge, where, context.tp_rank if inside else ''))
 
 def seeded(
     module:nn.Module, # layer, or end of the model
@@ -447,10 +453,14 @@ def bare_forwards(
         bare = inspect.unwrap(type(m).forward)
         if bare is not type(m).forward: m.forward = types.MethodType(bare, m)
 
-def compiled(f):
-    "Compile a forward"
+def compile_forward(
+    layer:nn.Module, # whose forward
+    exchanges:bool=False, # it contains messages
+):
+    "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return torch.compile(f, dynamic=False)
+    if exchanges: halve(layer)
+    layer.forward = torch.compile(layer.forward, dynamic=False, options=OPTIONS if exchanges else None)
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
@@ -475,6 +485,6 @@ def parallelise(
     for path in recipe.attributes:
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
-    if compile: layer.forward = compiled(layer.forward)
+    if compile: compile_forward(layer, max(context.tp, context.sp)>1)
     seeded(layer, context)
     return rules

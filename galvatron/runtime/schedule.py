@@ -13,6 +13,7 @@ from fastcore.basics import patch
 from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError, actions
+from .direct import direct_wire, reachable
 from .parallelise import attention_kernels
 from .stage import Documents, StageModel
 
@@ -66,8 +67,8 @@ class Pipeline:
     ):
         self.model, self.place, self.seq, self.steps = model, model.place, seq or model.spec.seq, 0
         spec = model.spec if seq is None else replace(model.spec, layer_types=tuple(replace(t, seq=seq) for t in model.spec.layer_types))
-        self.before, self.behind = self._wires(-1), self._wires(+1)
         self.shapes = [self._shapes(layout, spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
+        self.before, self.behind = self._wires(-1, self.shapes[0]), self._wires(+1, self.shapes[1])
 
     def _shapes(self, layout, stream):
         "Shapes on this rank of the tensors that cross a border; none at the ends"
@@ -77,9 +78,13 @@ class Pipeline:
             if b%nb or length%ns: raise GalvatronError(f'micro-batches of {b} x {length} tokens cannot be sent between stages as {layout}')
         return [(b//nb, length//ns, width) for length,width in stream]
 
-    def _wires(self, step):
+    def _wires(self, step, shapes):
         "Wires for activations and for gradients to one side; none at the end"
-        return [Wire(*self.place.neighbour(step, gradients)) for gradients in (False, True)] if self.place.neighbour(step)[1] else []
+        if not shapes: return []
+        def wire(peer, group):
+            if reachable(self.place.rank, peer, self.place.device): return direct_wire(group, shapes, self.model.dtype, self.place.device)
+            return Wire(peer, group)
+        return [wire(*self.place.neighbour(step, gradients)) for gradients in (False, True)]
 
 # %% ../../nbs/25_runtime.schedule.ipynb #8c879c2b
 @patch

@@ -215,7 +215,7 @@ def train_step(
     loss = self.pipeline.step(micro_batches, self.scaler and self.scaler.tensor(self.device))
     if self.scaler: norm,_ = self.scaler.step(self.model, self.optimizer, a.clip_grad)
     else:
-        norm = clip_grad_norm(self.model, a.clip_grad)
+        norm = clip_grad_norm(self.model, a.clip_grad, self.optimizer)
         self.optimizer.step()
     self.optimizer.zero_grad()
     self.step, self.samples = self.step+1, self.samples+self.plan.global_bsz
