@@ -555,16 +555,27 @@ def rule_of_thumb(self:Engine, bsz) -> Plan: # or None if none of them fits
     for recompute, pp, tp in [(r, p, t) for r in (0, 1) for p in pps for t in tps if a.world_size%(p*t)==0 and p<=self.spec.n_layers]:
         dp = a.world_size//pp//tp
         if bsz%dp: continue
-        plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=bsz//dp, global_checkpoint=recompute, pipeline_type='pipedream_flush',
-                            vocab_tp=tp, default_dp_type=a.default_dp_type)
+        plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=a.settle_chunk if a.settle_chunk>0 else bsz//dp, global_checkpoint=recompute,
+                            pipeline_type=a.pipeline_type or 'pipedream_flush', vocab_tp=tp, default_dp_type=a.default_dp_type)
         if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer, memory_mib=a.memory_mib).fits: return plan
 
 # %% ../../nbs/12_search.engine.ipynb #b3bf8d18
 @patch
+def outside(self:Engine, plan:Plan) -> list: # what is outside; empty if the search could have chosen the plan
+    "Where a plan leaves what the options allow"
+    a, pins = self.args, parse_pins(self.args.pin, self.spec.n_layers)
+    if plan.pp_deg not in self.spaces: return [f'{plan.pp_deg} stages']
+    free = dict(schedule=a.pipeline_type in (None, plan.pipeline_type) or plan.pp_deg==1, layers=set(plan.layers)<=set(self.strategies(plan.pp_deg)), vocabulary=plan.vocab in self.vocabularies(plan.pp_deg),
+                pins=all(obeys(plan.layers[l], pin) for l, pin in pins.items()), uniformity=not uniform_only(a) or len(set(plan.layers))==1)
+    free['micro-batches'] = plan.chunks in chunk_counts(a, plan.global_bsz)
+    return [what for what, inside in free.items() if not inside]
+
+# %% ../../nbs/12_search.engine.ipynb #91f3ed6d
+@patch
 def baselines(self:SearchResult) -> dict: # name: Prediction or None
     "Other people's plans for the same batch"
     e, bsz = self.engine, self.plan.global_bsz
-    base = replace(e.args, settle_bsz=bsz, settle_chunk=-1, top_k=1, pin=[])
+    base = replace(e.args, settle_bsz=bsz, top_k=1, pin=[])
     def best(**kw):
         try: return search(e.spec, e.hardware, e.profile, replace(base, **kw)).plan
         except GalvatronError: return None
@@ -614,7 +625,7 @@ def explain(
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
     out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {gib(p.peak_mib)} of {gib(p.memory_mib)}')]
     out += [f'  {b}' for b in binds(p)]
-    found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, settle_chunk=-1, top_k=1))
+    found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
     return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s',
@@ -719,7 +730,8 @@ def final_lines(r:SearchResult) -> list:
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
-    out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
+    beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
+    out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
         p = r.predict(f.plan)
         out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
