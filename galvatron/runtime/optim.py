@@ -113,7 +113,7 @@ def _in_one(self:AdamW, group, copies, factor):
         unit, w = copies.get(at, (None, None))
         h, f = numbers[now], numbers[now].new_ones(()) if factor is None else factor.to(numbers[now].dtype)
         def write():
-            for big,(tp, tg, tm, tv, tw) in zip((True, False), _in_rows(p, g.contiguous(), m, v, w)):
+            for big,(tp, tg, tm, tv, tw) in zip((True, False), _in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach())): # the compiler must not meet a parameter whose gradient has another precision
                 if tp.numel(): fused(_update, tp, tg, tm, tv, tw, h, f) if big else _update(tp, tg, tm, tv, tw, h, f)
         if w is None: write()
         else: unit.fill(at, w, write)
