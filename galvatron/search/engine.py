@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from tqdm import tqdm
 
 from ..cost.layer import MIB, PARTS, Setting, layer_table, layout_of, relayout, token_mib, vocab_cost
-from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, predict, stage_fixed, type_indices
+from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table
 from ..profile.files import HardwareProfile, ModelProfile, hardware_files, model_files, read_json
@@ -133,6 +133,11 @@ def shared(self:Sheet) -> np.ndarray: # [4, M]
     "Times of every stage whatever it holds"
     return self.recall('shared', lambda: np.array([self.wide(stage_fixed(0, self.setting, self.pp).total(p)) for p in PARTS[:4]]))
 
+@patch
+def messages(self:Sheet) -> np.ndarray: # [pp, M]
+    "MiB of messages under way"
+    return self.recall('messages', lambda: np.array([self.wide(messages_mib(j, self.setting, self.pp)) for j in range(self.pp)]))
+
 # %% ../../nbs/12_search.engine.ipynb #b2b20f58
 @dataclass(eq=False)
 class Table:
@@ -172,7 +177,7 @@ def chain(
     "The numbers of a configuration"
     s, pp = self.sheet, self.sheet.pp
     move, depart, arrive, mib, *wires = self.borders
-    fixed, base, floor = np.tile(s.shared()[:, self.i], (pp, 1)), *np.zeros((2, pp))
+    fixed, base, floor = np.tile(s.shared()[:, self.i], (pp, 1)), s.messages()[:, self.i].copy(), np.zeros(pp)
     for j, end in zip((0, pp-1), self.ends(v)):
         fixed[j] += end[:4]
         base[j] += end[4] + int(in_flight(j, pp, chunks, kind))*end[5]
@@ -197,7 +202,7 @@ class Engine:
         check_args(self.args)
         if self.hardware.world_size!=self.args.world_size:
             raise GalvatronError(f'hardware profile {self.hardware.name} is of {self.hardware.world_size} GPUs, the options say {self.args.num_nodes} x {self.args.num_gpus_per_node}')
-        self.options = run_options(self.args)
+        self.options = replace(run_options(self.args), compile=bool(self.profile.meta.get('compile')))
         self.pricer = Pricer(self.spec, self.hardware, self.profile, self.options, self.args.mode)
         self.budget = (self.args.memory_mib - context_mib(self.hardware))/(1+RESERVE) - ONE_BYTE
         fits = lambda v: vocab_allowed(self.spec, v, self.options.sequence_parallel)
@@ -624,7 +629,7 @@ def explain(
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
     out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {gib(p.peak_mib)} of {gib(p.memory_mib)}')]
-    out += [f'  {b}' for b in binds(p)]
+    out += [f'  {b}' for b in binds(p) + e.pricer.notes]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
@@ -729,7 +734,7 @@ def final_lines(r:SearchResult) -> list:
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
-    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
+    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.engine.pricer.notes)]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
     out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
@@ -761,7 +766,7 @@ def save_plan(
     about = dict(model=e.spec.name, spec=e.spec.digest(), world_size=e.args.world_size, hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
                  predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
-                 predicted_context_mib=round(p.stages[0].context, 1), gap=r.gap)
+                 predicted_context_mib=round(p.stages[0].context, 1), compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
@@ -806,4 +811,4 @@ def run_explain(
     plan = Plan.load(path, args.world_size, spec, run_options(args))
     profiles = read_profiles(args, spec)
     print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
-    return predict(plan, spec, *profiles, run_options(args), args.memory_mib, args.mode)
+    return predict(plan, pricer=Engine(spec, *profiles, args).pricer, memory_mib=args.memory_mib)
