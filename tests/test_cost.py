@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from count import count_all
 from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
@@ -15,7 +14,6 @@ from galvatron.cost.pipeline import RESERVE, Pricer, actions, in_flight, pipelin
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table
-from galvatron.runtime.launch import run_ranks
 
 LAYERS = 8
 SPEC = ModelSpec.from_size('llama_hf', 'llama-7b', layers=LAYERS)
@@ -208,11 +206,9 @@ def test_a_price_takes_under_five_milliseconds():
 PLANS = [c for c in FOUR if not c[2].violations(4)][:20]
 CPU4 = HardwareProfile.analytic('h200', 1, 4)
 
-@pytest.fixture(scope='module')
-def counted(): return run_ranks(count_all, 4, PLANS, timeout=300, backend='gloo')
-
 @pytest.mark.parametrize('case', PLANS, ids=[c[0] for c in PLANS])
-def test_messages_are_the_runtimes(counted, case):
+def test_messages_are_the_runtimes(four, case):
+    "A step on four processes sends what the plan's price counts, in number and in bytes"
     name, kind, p, options = case
     pricer = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options)
     for rank in range(4):
@@ -220,7 +216,7 @@ def test_messages_are_the_runtimes(counted, case):
         for c,n in rank_messages(p, rank, pricer):
             key = c.op, None if c.op in ('send','recv') else c.group.size
             want[key] += n; nbytes[key] += n*c.nbytes
-        for (op,size,b),n in counted[rank][name].items():
+        for (op,size,b),n in four[rank][name]['messages'].items():
             key = op, None if op in ('send','recv') else size
             got[key] += n; seen[key] += n*b
         assert got==want, f'rank {rank}'

@@ -13,7 +13,7 @@ def check_zoo(kinds, count, folder):
     out = {}
     for kind in kinds:
         out[kind] = check_random(dist.get_world_size(), count, f'zoo {kind}', [kind])
-        try: out[kind]['resumed'] = resumed(kind, Path(folder)/kind)
+        try: out[kind]['resumed'] = dict(errors=resumed(kind, Path(folder)/kind))
         except Exception: out[kind]['resumed'] = traceback.format_exc()
         if isinstance(out[kind]['resumed'], str): break
     return out

@@ -178,6 +178,15 @@ def _outcome(
     return [pickle.loads((job/f'{r}.pkl').read_bytes()) for r in range(nproc)]
 
 # %% ../../nbs/28_runtime.launch.ipynb #d3483666
+def _spawn(
+    job:Path, # folder of the job
+    env:dict, # environment variables
+): # the job process: `pid` and `wait(timeout)`
+    "Start the job process, in a session of its own"
+    with open(job/'job.out', 'w') as out:
+        return subprocess.Popen([sys.executable, '-m', 'galvatron.runtime.launch', str(job)], env=env, start_new_session=True, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+
+# %% ../../nbs/28_runtime.launch.ipynb #e99f9f46
 def run_ranks(
     fn, # function of a module, or 'module:function'
     nproc:int, # number of processes on this machine
@@ -196,9 +205,7 @@ def run_ranks(
     where = dict(WORLD_SIZE=nproc, LOCAL_WORLD_SIZE=nproc, MASTER_ADDR='127.0.0.1', MASTER_PORT=free_port())
     full = {'OMP_NUM_THREADS':'1', **os.environ, **{k:str(v) for k,v in where.items()}, 'PYTHONPATH':os.pathsep.join(filter(None, sys.path)), **(env or {})}
     try:
-        with open(job/'job.out', 'w') as out:
-            p = subprocess.Popen([sys.executable, '-m', 'galvatron.runtime.launch', str(job)], env=full, start_new_session=True, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        late = None
+        p, late = _spawn(job, full), None
         try: p.wait(timeout)
         except subprocess.TimeoutExpired:
             late = timeout

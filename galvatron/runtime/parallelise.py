@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
-           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of',
+           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
            'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'attention_kernels', 'fuse_norms',
            'bare_forwards', 'compile_forward', 'parallelise']
 
@@ -276,6 +276,11 @@ def seed_of(*parts)->int:
     text = '.'.join(map(str, parts)).encode()
     return zlib.crc32(text)<<31 ^ zlib.crc32(text[::-1])
 
+def sow(seed:int):
+    "Seed the generators of the CPU and of the GPU in use; `torch.manual_seed` also formats a traceback, a millisecond, for every kind of device that is not"
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized(): torch.cuda.manual_seed(seed)
+
 def reseed(
     context:Context, # of the layer
     inside:bool=False, # a region begins, otherwise it has ended
@@ -285,7 +290,7 @@ def reseed(
     seed,edge = context.dropout
     context.dropout = seed, edge+1
     where = context.layout.region(context.me)
-    torch.manual_seed(seed_of(seed, edge, where, context.tp_rank if inside else ''))
+    sow(seed_of(seed, edge, where, context.tp_rank if inside else ''))
 
 def seeded(
     module:nn.Module, # layer, or end of the model

@@ -22,9 +22,9 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint.distributed import local_box
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
-from .collectives import vocab_cross_entropy, vocab_embed
+from .collectives import fused, in_rows, vocab_cross_entropy, vocab_embed
 from .groups import Place
-from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, to_rest, token_slice
+from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, to_rest, token_slice
 from .redistribute import redistribute
 
 # %% ../../nbs/24_runtime.stage.ipynb #2d157068
@@ -39,7 +39,7 @@ def initialise(
     "Allocate a module and fill it as its family does, each submodule from its own seed"
     def visit(m, path):
         for n,child in m.named_children(): visit(child, f'{path}.{n}')
-        torch.manual_seed(seed_of(seed, path))
+        sow(seed_of(seed, path))
         init(m)
     module.to_empty(device=device)
     with torch.random.fork_rng(devices=[device] if torch.device(device).type=='cuda' else []), torch.no_grad(): visit(module, name)
@@ -141,11 +141,16 @@ class WorkingCopies:
     def _add(self, p, w):
         g, w.grad = w.grad, None
         if p.grad is None: p.grad = _like(p, g if self.low and self.last else g.to(p.dtype))
-        else: exact_gradient(p).add_(g)
+        else:
+            rows, rest = in_rows(exact_gradient(p), g.contiguous())
+            if rows[0].numel(): fused(_add_up, *rows)
+            _add_up(*rest)
         if self.last or self.brief: w.untyped_storage().resize_(0)
 
     def release(self):
         for w in self.copies.values(): w.untyped_storage().resize_(0)
+
+def _add_up(total, g): total.add_(g)                  # compiled on a GPU: PyTorch's own kernel for two precisions reads number by number
 
 def _plain(t): return t.to_local() if isinstance(t, DTensor) else t
 def _like(p, t): return DTensor.from_local(t, p.device_mesh, p.placements, run_check=False) if isinstance(p, DTensor) else t
