@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['start_all_gather', 'start_reduce_scatter', 'copy_in', 'reduce_out', 'gather_in', 'scatter_out', 'all_to_all',
-           'gather_linears', 'local', 'vocab_embed', 'fused', 'vocab_cross_entropy', 'Call', 'count_collectives']
+           'gather_linears', 'local', 'vocab_embed', 'fused', 'in_rows', 'vocab_cross_entropy', 'Call',
+           'count_collectives']
 
 # %% ../../nbs/22_runtime.collectives.ipynb #81ded787
 import warnings
@@ -196,6 +197,18 @@ def fused(f, z:Tensor, *args):
         _compiled[f] = f
         return f(z, *args)
 
+# %% ../../nbs/22_runtime.collectives.ipynb #125e1843
+_ROW = 1024
+
+def in_rows(
+    *tensors, # contiguous, of one size, or None
+)->tuple: # (`[rows, 1024]` of each, the remaining numbers of each)
+    "Tensors as rows that a compiled function reads fast, and what remains of them"
+    flat = [None if t is None else t.view(-1) for t in tensors]
+    k = flat[0].numel()//_ROW*_ROW
+    return [None if t is None else t[:k].view(-1, _ROW) for t in flat], [None if t is None else t[k:] for t in flat]
+
+# %% ../../nbs/22_runtime.collectives.ipynb #fb021a0b
 def _blocks(z:Tensor, chunk:int):
     "Slices of rows: all where no temporary is made, else `chunk`, by default as many as make 2^26 numbers (256 MiB in float32)"
     step = chunk or (len(z) if z.is_cuda and _compiled.get(_lse) is not _lse else 2**26//max(1, z.shape[1])) or 1

@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from ..plan import GalvatronError
 from .arguments import lr_at
-from .collectives import fused
+from .collectives import fused, in_rows
 from .stage import StageModel, exact_gradient
 
 # %% ../../nbs/26_runtime.optim.ipynb #41132cf7
@@ -72,15 +72,6 @@ def _numbers(group, step:int)->list:
     lr, (b1,b2) = group['lr'], group['betas']
     return [1-lr*group['weight_decay'], lr/(1-b1**step), 1-b1, 1-b2, group['eps'], (1-b2**step)**.5]
 
-# %% ../../nbs/26_runtime.optim.ipynb #b00751c2
-_ROW = 1024
-
-def _in_rows(*tensors):
-    "Contiguous tensors of one size as `[rows, 1024]`, and what remains; None stays None"
-    flat = [None if t is None else t.view(-1) for t in tensors]
-    k = flat[0].numel()//_ROW*_ROW
-    yield from ([None if t is None else t[:k].view(-1, _ROW) for t in flat], [None if t is None else t[k:] for t in flat])
-
 # %% ../../nbs/26_runtime.optim.ipynb #8d67c869
 class AdamW(torch.optim.AdamW):
     "PyTorch's AdamW on the local parts of parameters on any meshes; with `model`, in one pass that also scales the gradients and renews the working copies"
@@ -113,7 +104,7 @@ def _in_one(self:AdamW, group, copies, factor):
         unit, w = copies.get(at, (None, None))
         h, f = numbers[now], numbers[now].new_ones(()) if factor is None else factor.to(numbers[now].dtype)
         def write():
-            for big,(tp, tg, tm, tv, tw) in zip((True, False), _in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach())): # the compiler must not meet a parameter whose gradient has another precision
+            for big,(tp, tg, tm, tv, tw) in zip((True, False), in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach())): # the compiler must not meet a parameter whose gradient has another precision
                 if tp.numel(): fused(_update, tp, tg, tm, tv, tw, h, f) if big else _update(tp, tg, tm, tv, tw, h, f)
         if w is None: write()
         else: unit.fill(at, w, write)

@@ -47,29 +47,31 @@ def seconds(
     return 0. if name.startswith(('aten.view', 'aten.permute', 'aten.t.', 'aten.slice', 'aten.expand', 'aten.split', '<built-in')) else (_bytes(out)+sum(map(_bytes, args)))/MEMORY
 
 # %% ../../nbs/23a_runtime.overlap.ipynb #77748a66
-def _longest(nodes)->dict:
-    "Seconds from the beginning of each node to the end of the graph along the longest chain"
-    rest = {}
-    for n in reversed(nodes): rest[n] = seconds(n)+max((rest[u] for u in n.users if u in rest), default=0.)
-    return rest
+def _starts(n): return 'c10d_functional' in str(n.target) and 'wait_tensor' not in str(n.target)
+
+def _to_message(nodes)->dict:
+    "Seconds from the beginning of each node to the start of the next message that needs it; infinite if none does"
+    ahead = {}
+    for n in reversed(nodes): ahead[n] = 0. if _starts(n) else seconds(n)+min((ahead[u] for u in n.users if u in ahead), default=float('inf'))
+    return ahead
 
 def overlapped(
     nodes:list, # operations of a graph, in an order that respects its edges
 )->list: # the same in another
     "Order operations so that messages travel behind arithmetic"
-    known, rest, place = set(nodes), _longest(nodes), {n:i for i,n in enumerate(nodes)}
+    known, ahead, place = set(nodes), _to_message(nodes), {n:i for i,n in enumerate(nodes)}
     missing = {n: sum(a in known for a in n.all_input_nodes) for n in nodes}
     ready, travelling, out, now, link, arrival = [], [], [], 0., 0., {}
     def free(n):
         if 'wait_tensor' in str(n.target): heapq.heappush(travelling, (arrival.get(n.all_input_nodes[0], 0.), place[n], n))
-        else: heapq.heappush(ready, (-rest[n], place[n], n))
+        else: heapq.heappush(ready, (ahead[n], place[n], n))
     for n in nodes: missing[n] or free(n)
     while ready or travelling:
         if not ready: now = max(now, travelling[0][0])
-        while travelling and travelling[0][0]<=now: (_,i,n) = heapq.heappop(travelling); heapq.heappush(ready, (-rest[n], i, n))
+        while travelling and travelling[0][0]<=now: (_,i,n) = heapq.heappop(travelling); heapq.heappush(ready, (ahead[n], i, n))
         n = heapq.heappop(ready)[2]
         out.append(n)
-        if 'c10d_functional' in str(n.target) and 'wait' not in str(n.target): arrival[n] = link = max(link, now)+seconds(n)
+        if _starts(n): arrival[n] = link = max(link, now)+seconds(n)
         else: now += seconds(n)
         for u in n.users:
             if u not in known: continue
