@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from browser import CHROMIUM, Browser
+
 ROOT = Path(__file__).resolve().parent.parent
+AXE = ROOT/'node_modules/axe-core/axe.min.js'
 
 def run(*cmd, **kw):
     "Run a tool of this repository with this Python; its output is shown when it fails"
@@ -29,6 +32,22 @@ def test_docs_build_without_broken_links(copy):
     out = run(sys.executable, 'tools/docs.py', cwd=copy)          # the pages that the README's test has processed, if it ran
     assert 'pages' in out
     assert ' 0 broken' in run(sys.executable, 'tools/links.py', '_docs', cwd=copy)
+
+PAGES = 'index', 'plan', 'cost.explore', 'show', 'guide/search', 'guide/zh/search', 'tutorials/quick_start'
+
+@pytest.mark.skipif(not CHROMIUM, reason='no chromium is installed (apt-get install chromium)')
+@pytest.mark.skipif(not AXE.exists(), reason='axe-core is not installed (npm ci)')
+def test_site_is_accessible_and_fits_a_phone(copy):
+    site = copy/'_docs'
+    if not site.exists(): run(sys.executable, 'tools/docs.py', cwd=copy)
+    with Browser() as b:
+        for page in PAGES:
+            for width in 1280, 390:
+                b.open(site/f'{page}.html', width, mobile=width<600)
+                assert b.js('document.documentElement.scrollWidth')==width, page
+                b.js(AXE.read_text()+';0')
+                found = b.js('axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 160)]))')
+                assert not [v for v in found if v[0] in ('serious', 'critical')], (page, width, found)
 
 def test_quarto_file_is_one():
     link = ROOT/'nbs/_quarto.yml'
