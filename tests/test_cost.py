@@ -126,7 +126,22 @@ def test_casts_and_copies():
 def test_a_plan_that_does_not_divide_the_cluster_is_refused():
     with pytest.raises(GalvatronError, match='tp_sizes_enc'): price(plan(S(8), pp_deg=2))
 
+def test_messages_between_stages_are_in_the_ledger():
+    "One N-th of the activations between two layers each: an input ahead and a gradient leaving in front of a stage, a gradient that has come behind it"
+    one = 16*2048*4096*2/2**20/2
+    assert [s.memory.get('messages between stages', 0.) for s in price(plan(S(), pp_deg=4)).stages]==[one, 3*one, 3*one, 2*one]
+    assert 'messages between stages' not in price(plan(S())).stages[0].memory
+
 # --- every number has a source
+
+def test_what_was_not_measured_for_such_a_run_is_said():
+    measured = replace(HARDWARE, meta=dict(context_mib=700.))
+    with pytest.warns(UserWarning, match='without compile, and the run is compiled'): p = price(plan(), RunOptions(compile=True), measured)
+    assert len(p.pricer.notes)==1 and p.stages[0].memory['context']==700.
+    compiled = replace(PROFILE, meta=dict(compile=True))
+    assert not price(plan(), RunOptions(compile=True), measured, compiled).pricer.notes
+    with pytest.warns(UserWarning, match='with compile, and the run is not'): price(plan(), RunOptions(), measured, compiled)
+    assert 'context: 1024 MiB a GPU are assumed' in price(plan()).pricer.notes[0]
 
 @pytest.mark.parametrize('gone,named', [(('all_reduce', 2, 1), 'all_reduce_size_2_stride_1'), (('p2p_both', 2, 4), 'p2p_both')])
 def test_a_missing_table_is_named(gone, named):

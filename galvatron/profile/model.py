@@ -26,6 +26,7 @@ from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model
 from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.groups import Place
+from ..runtime.optim import AdamW,clip_grad_norm
 from ..runtime.parallelise import attention_kernels
 from ..runtime.stage import StageModel
 
@@ -86,6 +87,10 @@ class Rank:
         self.vocab = spec.vocab
         for unit in self.model.units:
             if unit.copies: unit.copies.last,unit.copies.brief = False,False # filled once, as within a step
+        if device.type=='cuda': # as with our optimizer and one micro-batch
+            self.model.keep_gradients_low()
+            for unit in self.model.units:
+                if unit.copies: unit.copies.low = self.model.low_gradients
         self.embed,*self.plain,self.again,self.head = self.model.units
 
     def unit(self, name): return next(u for u in self.model.units if u.name==name)
@@ -277,12 +282,16 @@ def _params(r, n): return list({id(p):p for u in (r.embed, *r.plain[:n], r.head)
 
 # %% ../../nbs/05_profile.model.ipynb #71223437
 def _optimizer_row(b, n, budget_ms):
-    "Time of an AdamW step over all parameters"
+    "Time of clipping and an AdamW step over all parameters, as the trainer does them"
     b.whole(n).backward()
     r,params = b.r,_params(b.r, n)
-    opt = torch.optim.AdamW(params, lr=1e-4, fused=True)
-    once_ms([opt.step], r.device)
-    ms = once_ms([opt.step]*int(min(10, max(3, budget_ms/max(once_ms([opt.step], r.device)[0], 1e-3)))), r.device)
+    opt = AdamW(params, lr=1e-4, foreach=True)
+    if r.device.type=='cuda': opt.model = r.model
+    def step():
+        clip_grad_norm(r.model, 1., opt)
+        opt.step()
+    once_ms([step], r.device)
+    ms = once_ms([step]*int(min(10, max(3, budget_ms/max(once_ms([step], r.device)[0], 1e-3)))), r.device)
     return dict(mparams=sum(p.numel() for p in params)/1e6, optimizer_ms=median_spread(ms)[0])
 
 # %% ../../nbs/05_profile.model.ipynb #64c3852f

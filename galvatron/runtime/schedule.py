@@ -154,6 +154,8 @@ def step(self:Pipeline,
     "Forward and backward of a step; the gradients are complete when it returns"
     self.model.train()
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
+    for u in self.model.units:
+        if u.copies: u.copies.low = self.model.low_gradients and len(micro_batches)==1
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches, loss_scale)
     self.model.finish_gradients()
     self.steps += 1

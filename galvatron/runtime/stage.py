@@ -140,7 +140,7 @@ class WorkingCopies:
 
     def _add(self, p, w):
         g, w.grad = w.grad, None
-        if p.grad is None: p.grad = _like(p, g if self.low and self.last else g.to(p.dtype))
+        if p.grad is None: p.grad = _like(p, g if self.low else g.to(p.dtype))
         else:
             rows, rest = in_rows(exact_gradient(p), g.contiguous())
             if rows[0].numel(): fused(_add_up, *rows)
@@ -217,6 +217,7 @@ class StageModel(nn.Module):
         self.spec, self.plan, self.options, self.place, self.seed = spec, plan, options, place, seed
         self.dtype, self.rest_dtype = COMPUTE[options.mixed_precision], REST[options.mixed_precision]
         self.recipe, self.padded = recipe_of(spec.config['model_type']), spec.padded_vocab(vtp=plan.vocab.width)
+        self.low_gradients = False
         self.contexts, self.units, self.parts, self._rope = {}, [], nn.ModuleDict(), {}
         self._globals = None
         self._build(config or spec.hf_config())
@@ -359,8 +360,9 @@ def lasting_copies(self:StageModel)->dict: # parameter: (`WorkingCopies`, copy)
 
 @patch
 def keep_gradients_low(self:StageModel):
-    "Leave gradients that need no adding up in the precision of compute; for an optimizer that takes them so"
-    for p,c in ((p, u.copies) for u in self.units if u.copies and hasattr(Tensor, 'grad_dtype') for p in u.module.parameters()): c.low, p.grad_dtype = True, None
+    "From now on leave gradients that need no adding up in the precision of compute; for an optimizer that takes them so"
+    self.low_gradients = hasattr(Tensor, 'grad_dtype')
+    for p in (p for u in self.units if u.copies and self.low_gradients for p in u.module.parameters()): p.grad_dtype = None
 
 def _sum_together(tensors, group):
     "All-reduce several tensors in one message"
