@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PARTS', 'MIB', 'crowded', 'Setting', 'LayerCost', 'add_messages', 'add_shared', 'add_states', 'add_copies',
            'layer_cost', 'sequence_buffer_mib', 'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms',
-           'vocab_shared', 'vocab_cost', 'layout_of', 'token_mib', 'relayout', 'LayerTable', 'layer_table',
-           'relayout_table']
+           'vocab_shared', 'end_types', 'vocab_cost', 'layout_of', 'passed', 'alone', 'token_mib', 'relayout',
+           'LayerTable', 'layer_table', 'relayout_table']
 
 # %% ../../nbs/07_cost.layer.ipynb #7266bb3d
 from dataclasses import dataclass, field, replace
@@ -233,8 +233,8 @@ def vocab_params(
     if shared and spec.tied and head: return spec.head_params
     hidden, table = spec.layer_types[-1].hidden, spec.padded_vocab(vtp=tp)*spec.layer_types[-1].hidden
     if not spec.vocab: return spec.head_params if head else spec.embed_params
-    if not head: return spec.embed_params + (table/tp - spec.vocab*hidden)
-    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden)
+    if not head: return spec.embed_params - spec.copied_params + (table/tp - spec.vocab*hidden)
+    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden) + (spec.padded_vocab(vtp=tp)/tp - spec.vocab if spec.head_bias else 0)
 
 # %% ../../nbs/07_cost.layer.ipynb #1efb981d
 def tied_message(
@@ -260,12 +260,17 @@ def vocab_shared(
     options:RunOptions,
 ) -> list[Collective]:
     "Norm and position gradients of which the ranks hold shares under Megatron-SP"
-    rest = (spec.head_params if head else spec.embed_params) - (0 if head and spec.tied else spec.vocab*spec.layer_types[-1].hidden)
+    rest = (spec.head_params - spec.head_bias if head else spec.embed_params - spec.copied_params) - (0 if head and spec.tied else spec.vocab*spec.layer_types[-1].hidden)
     if s.tp==1 or not options.sequence_parallel or not rest: return []
     shard = 1 if s.dp_type=='ddp' else shard_group(s, n).size
     return [Collective('all_reduce', rest*master_bytes(options)/shard, width_group(s, n), 1, 'end')]
 
 # %% ../../nbs/07_cost.layer.ipynb #023cc64d
+def end_types(spec:ModelSpec, head:bool) -> list:
+    "A type for each tensor that the embedding makes or the head takes: with its length"
+    t = spec.layer_types[-1 if head else 0]
+    return [replace(t, seq=n, hidden=width) for n,width in spec.stream(spec.n_layers if head else 0)]
+
 def vocab_cost(
     s:LayerStrategy, # The vocabulary's strategy, as a layer's
     head:bool, # Head and loss, or the embedding
@@ -282,7 +287,7 @@ def _vocab_cost(s, head, pp, setting):
     ends = profile.head_ms if head else profile.embed_ms
     forward, backward = (setting.each(lambda b: ends(b, mode=setting.mode, **at)[i], batch) for i in (0, 1))
     cost = LayerCost(forward={name: forward}, backward={name: backward})
-    waited = vocab_collectives(s, t, batch, setting.stage_size, o, head)
+    waited = [c for u in end_types(setting.spec, head) for c in vocab_collectives(s, u, batch, setting.stage_size, o, head)]
     for part in ('forward', 'backward') if waited else ():
         getattr(cost, part)['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
     params = vocab_params(setting.spec, head, s.tp, shared=pp==1 and shard_group(s, setting.stage_size).size==1)
@@ -317,9 +322,20 @@ def layout_of(s:LayerStrategy, setting:Setting) -> Layout:
     "How a layer's activations are cut in this setting"
     return setting.recall(('layout', s), lambda: Layout.of(s, setting.stage_size, setting.options.sequence_parallel))
 
+def passed(
+    spec:ModelSpec,
+    t:LayerType, # A type of the model, or one `alone`
+) -> tuple: # of (tokens, width)
+    "The tensors that travel between layers of a type"
+    return spec.stream(sum(u.count for u in spec.layer_types[:spec.layer_types.index(t)])) if t in spec.layer_types else ((t.seq, t.hidden),)
+
+def alone(t:LayerType) -> LayerType:
+    "A type whose own activations travel, without what it looks at: behind the last layer"
+    return replace(t, cross_seq=0)
+
 def token_mib(t:LayerType, setting:Setting) -> float:
     "Activations of a micro-batch between two layers, all ranks together, MiB"
-    return setting.micro_bsz*t.seq*t.hidden*compute_bytes(setting.options)/MIB
+    return setting.micro_bsz*sum(n*width for n,width in passed(setting.spec, t))*compute_bytes(setting.options)/MIB
 
 def relayout(
     a:Layout, # Layout of the layer before
