@@ -67,7 +67,7 @@ EIGHT = [
 def eight(): return run_ranks(check_all, 8, EIGHT, timeout=300, backend='gloo')
 
 @pytest.mark.parametrize('name', [c[0] for c in FOUR])
-def test_four_ranks(four, name): assert_equal(four, [name], TOLERANCE)
+def test_four_ranks(four, name): assert_equal(four, [name], TOLERANCE*(10 if 'both sides' in name else 1)) # BERT's biases of keys have no gradient but rounding
 
 @pytest.mark.parametrize('name', [c[0] for c in EIGHT])
 def test_eight_ranks(eight, name): assert_equal(eight, [name], TOLERANCE)
