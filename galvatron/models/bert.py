@@ -6,7 +6,6 @@
 __all__ = ['bert', 'BertEmbed', 'BertHead']
 
 # %% ../../nbs/52_models.bert.ipynb #db5141b8
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
