@@ -74,7 +74,8 @@ def timeline(
 class Svg:
     "A drawing of known size; notebooks show it"
     def __init__(self, body:str, width:float, height:float): self.body, self.width, self.height = body, width, height
-    def __str__(self): return f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width:.0f}" height="{self.height:.0f}" font-family="sans-serif" font-size="10">{self.body}</svg>'
+    def __str__(self): return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {self.width:.0f} {self.height:.0f}" width="{self.width:.0f}" height="{self.height:.0f}" '
+                                f'style="max-width:100%;height:auto" font-family="sans-serif" font-size="10">{self.body}</svg>')
     def __repr__(self): return f'drawing {self.width:.0f} x {self.height:.0f}'
     def _repr_svg_(self): return str(self)
 

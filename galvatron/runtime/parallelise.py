@@ -112,6 +112,8 @@ class Recipe:
     attributes:tuple=() # numbers on a module that count divided features
     model:str='AutoModelForCausalLM' # class of transformers that makes the whole
     inputs:tuple=('tokens',) # what the embedding reads of a micro-batch, by name
+    optional:tuple=() # what it reads if it is there
+    ignored:tuple=() # what samples made for the family hold beside
     first:type|None=None # module before the layers, in place of `Embed`
     block:type|None=None # module around a layer, made with (fresh, model, name of the layer)
     last:type|None=None # module behind the layers, in place of `Head`

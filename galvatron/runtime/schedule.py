@@ -110,7 +110,7 @@ def _forward(self:Pipeline, micro_batch, got, scale, draw):
     "Forward of one micro-batch: what came in and what went out"
     x = None if got is None else tuple(t.requires_grad_(torch.is_grad_enabled()) for t in got)
     documents = Documents(self.model, *map(micro_batch.get, ('segment_ids', 'position_ids', 'padding_mask')))
-    inputs = {k:micro_batch[k] for k in self.model.recipe.inputs if k in micro_batch}
+    inputs = {k:micro_batch[k] for k in (*self.model.recipe.inputs, *self.model.recipe.optional) if k in micro_batch}
     y = self.model(x, self.seq, inputs, micro_batch.get('labels'), scale, draw, documents)
     if self.behind: self.behind[0].send([t.detach() for t in y])
     return x, y

@@ -385,11 +385,16 @@ def loader(
 @patch
 def _check_sample(self:Trainer, data):
     "One sample tells whether model and data fit together"
-    if self.spec.image_size: return self._check_picture(data[0])
-    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels', *DOCUMENT_KEYS})
-    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: tokens, labels, {', '.join(sorted(DOCUMENT_KEYS))})")
-    if len(tokens)!=self.spec.seq: raise GalvatronError(f'the data have samples of {len(tokens)} tokens, the model is set up for {self.spec.seq} (--seq_length)')
-    if tokens.max()>=self.spec.vocab: raise GalvatronError(f'the data have token {tokens.max()}, but the vocabulary has {self.spec.vocab} entries (--vocab_size)')
+    sample, r, spec = data[0], self.model.recipe, self.spec
+    if spec.image_size: return self._check_picture(sample)
+    wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
+    if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
+    if gone := [k for k in wanted if k not in sample]: raise GalvatronError(f"samples without {', '.join(gone)}: {spec.model_type} reads {', '.join(wanted)}")
+    for name,seq in zip(('tokens', 'decoder_tokens'), (spec.layer_types[0].seq, spec.seq)):
+        if name not in sample: continue
+        ids = torch.as_tensor(sample[name])
+        if len(ids)!=seq: raise GalvatronError(f'the data have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
+        if ids.max()>=spec.vocab: raise GalvatronError(f'the data have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
 
 @patch
 def _check_picture(self:Trainer, sample):
