@@ -141,8 +141,8 @@ class Oracle:
     def hardware(self):
         from galvatron.profile.files import HardwareProfile
         if 'hw' not in self.known:
-            f = self.out/'profiles'/'hardware_configs'
-            self.known['hw'] = HardwareProfile.load(f, 1, 1) if f.exists() else HardwareProfile.analytic('h200', 1, 1)
+            try: self.known['hw'] = HardwareProfile.load(self.out/'profiles'/'hardware_configs', 1, 1)
+            except ValueError: self.known['hw'] = HardwareProfile.analytic('h200', 1, 1)
         return self.known['hw']
 
     def profile(self, case):
