@@ -728,8 +728,8 @@ def quickstart(argv):
         if words[0]=='train': words = [w.replace('PLAN', _searched(out)) for w in words]
         done.append((what, words, run_step(out, i, len(steps), what, words)))
         with open(out/'commands.sh', 'a') as f: f.write(f'# {what}\ngalvatron {shlex.join(words)}\n')
-    print(report(out, a.nproc, done))
-    print(f'\n{time.perf_counter()-start:.0f} s. Everything is in {out}: hardware_configs, configs (profiles and the plan), plan.png, metrics.jsonl, checkpoint')
+    print(report(out, done))
+    print(f'\n{time.perf_counter()-start:.0f} s. Everything is in {out}: hardware_configs, configs (profiles and the plan), plan.html (open it: the plan, and what was predicted and measured), metrics.jsonl, checkpoint')
     print('Next: galvatron --help names the commands; galvatron init work copies scripts for models of your own')
 
 def _searched(out):
@@ -741,16 +741,17 @@ def _searched(out):
 # %% ../nbs/60_cli.ipynb #ce4d781e
 def report(
     out, # Folder of a finished quick start
-    ranks:int, # Its ranks
     done:list, # What for, words and seconds of each command
 )->str:
     "The comparison and the commands; also draws the plan"
     from galvatron.data.indexed import IndexedDataset, unigram_entropy
+    from galvatron.model_spec import ModelSpec
+    from galvatron.show import PageArgs, show
     out = Path(out)
     plan = Plan.load(out/'configs'/_searched(out))
     records = [json.loads(l) for l in (out/'metrics.jsonl').read_text().splitlines()]
     seq = json.loads((out/'model/config.json').read_text())['max_position_embeddings']
     rows = comparison(plan, records, seq, unigram_entropy(IndexedDataset(str(out/'data/topics_text_document'))))
-    plan.show(ranks).figure.savefig(out/'plan.png', bbox_inches='tight', dpi=150)
+    show(out/'configs'/_searched(out), PageArgs(profiles=[str(out)], metrics=str(out)), ModelSpec.from_hf(out/'model')).save(out/'plan.html')
     steps = [f'# {what} ({s:.0f} s)\ngalvatron {shlex.join(words)}' for what,words,s in done]
     return '\n'.join(['', as_table(('', 'predicted', 'measured'), rows), '', f'Each step by hand, in {out} (or all: sh {out}/commands.sh):', *steps])

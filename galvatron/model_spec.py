@@ -9,7 +9,7 @@ __all__ = ['model_zoo', 'model_types', 'LayerType', 'block', 'ModelSpec', 'famil
 
 # %% ../nbs/01_model_spec.ipynb #39f92822
 import hashlib, json, math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from fastcore.basics import patch
@@ -183,6 +183,12 @@ def step_flops(
 def outputs(self:ModelSpec)->int:
     "Rows of the head: the vocabulary, or the classes of an image model"
     return self.vocab or _labels(self.config)
+
+@patch(as_prop=True)
+def image_size(self:ModelSpec)->int:
+    "Pixels along a side of a picture; 0 for text"
+    size = {**_families[self.config['model_type']][2], **self.config}.get('image_size', 0)
+    return size[0] if isinstance(size, (tuple, list)) else size
 
 # %% ../nbs/01_model_spec.ipynb #b5824e24
 @patch
@@ -529,6 +535,17 @@ def _override(
 _neutral = ('rms_norm_eps', 'layer_norm_epsilon', 'layer_norm_eps', 'rope_parameters', 'initializer_range', 'hidden_act', 'activation_function', 'attention_dropout', 'attn_pdrop',
             'resid_pdrop', 'embd_pdrop', 'dropout_rate', 'hidden_dropout_prob', 'attention_probs_dropout_prob', 'drop_path_rate', 'pad_token_id', 'bos_token_id', 'eos_token_id')
 
+# %% ../nbs/01_model_spec.ipynb #97f5fd48
+@patch
+def with_layers(
+    self:ModelSpec,
+    counts:tuple, # layers of each type
+)->ModelSpec:
+    "The same model with other numbers of layers"
+    c = {k: v[:sum(counts)] if k=='layer_types' and v else v for k,v in self.config.items()}
+    _override(c, {}, tuple(counts))
+    return replace(self, layer_types=tuple(replace(t, count=n) for t,n in zip(self.layer_types, counts, strict=True)), config=c)
+
 # %% ../nbs/01_model_spec.ipynb #61814edd
 @patch(cls_method=True)
 def from_size(
@@ -547,7 +564,7 @@ def from_size(
     c = dict(c)
     reshaped = _override(c, overrides, layers)
     pos = _renames[c['model_type']].get('max_position_embeddings', 'max_position_embeddings')
-    if seq and pos in _families[c['model_type']][2]: c[pos] = max(seq, c.get(pos) or _families[c['model_type']][2][pos])
+    if seq and pos in _families[c['model_type']][2]: c[pos] = max(seq, c.get(pos) or _families[c['model_type']][2][pos] or 0)
     by_size = ours in _named_by_size and model_size and not reshaped
     return cls.from_hf(c, seq or default_seq, model_size if by_size else None, ours)
 

@@ -165,7 +165,9 @@ class Plan:
 
 # %% ../nbs/00_plan.ipynb #354998ea
 @patch(as_prop=True)
-def n_layers(self:Plan)->int: return len(self.layers)
+def n_layers(self:Plan)->int:
+    "Layers of the model"
+    return len(self.layers)
 
 @patch(as_prop=True)
 def micro_bsz(self:Plan)->int:
@@ -667,14 +669,13 @@ def text_table(
 
 def html_table(
     head:list, # Headings
-    rows:list, # Rows of the table; cells that look like numbers go to the right
+    rows:list, # Rows of the table; columns of numbers go to the right
     caption:str='', # Above it
 )->str: # HTML
     "A table for a notebook"
-    def cell(tag, x):
-        side = 'right' if _number.fullmatch(str(x)) else 'left'
-        return f'<{tag} style="text-align:{side};padding:.2em .7em">{x}</{tag}>'
-    tr = lambda r, tag: '<tr>'+''.join(cell(tag, x) for x in r)+'</tr>'
+    right = [all(_number.fullmatch(str(x)) or x in ('-', '') for x in c) for c in zip(*rows)] or [False]*len(head)
+    cell = lambda tag, x, r: f'<{tag} style="text-align:{"right" if r else "left"};padding:.2em .7em">{x}</{tag}>'
+    tr = lambda row, tag: '<tr>'+''.join(cell(tag, x, r) for x,r in zip(row, right))+'</tr>'
     above = f'<p style="margin:.3em 0"><b>{caption}</b></p>' if caption else ''
     return f'{above}<table style="font-variant-numeric:tabular-nums"><thead>{tr(head, "th")}</thead><tbody>{"".join(tr(r, "td") for r in rows)}</tbody></table>'
 

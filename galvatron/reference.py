@@ -70,7 +70,8 @@ def meaning_cell(a:Argument, words:dict)->str:
     said = words.get(a.meaning, a.meaning)
     if a.choices and not all(str(c) in said for c in a.choices): said += f" ({' / '.join(map(str, a.choices))})"
     also = [f'`{n}`' for n in a.aliases if '_' in n or not any('_' in o for o in a.aliases)]
-    return (said+(f" ({words.get('also', 'also')} {', '.join(also)})" if also else '')).replace('|', '\\|').replace('*', '\\*')
+    more = ([f"{words.get('also', 'also')} {', '.join(also)}"] if also else []) + ([f"{words.get('off:', 'off:')} `--no_{a.name}`"] if a.default=='on' else [])
+    return (said+(f" ({'; '.join(more)})" if more else '')).replace('|', '\\|').replace('*', '\\*')
 
 def argument_table(
     command:str, # Such as search

@@ -207,7 +207,7 @@ def page(
     plans = [plan_record(a, world, p, spec(p) or spec(q), names[0])] + ([plan_record(b, also, q, spec(q) or spec(p), names[1])] if b else [])
     if p and near: plans += [plan_record(x.plan, world, x, spec(p), bars=BARS//4) | dict(change=[what, str(u), str(v)]) for what, u, v, x in priced_neighbours(p)]
     measured = read_metrics(metrics) if metrics else None
-    data = dict(version=_version(), lang=lang, compared=bool(b), plans=plans, measured=measured, notes=list(notes), about=_about(priced), arithmetic=ARITHMETIC,
+    data = dict(version=_version(), lang=lang, cpu=bool(priced) and priced.pricer.hardware.meta.get('backend')=='gloo', compared=bool(b), plans=plans, measured=measured, notes=list(notes), about=_about(priced), arithmetic=ARITHMETIC,
                 kinds=dict(memory=list(MEMORY_KINDS.items()), time=list(TIME_KINDS.items())), colours=dict(strategy=STRATEGY_COLOURS, kind=dict(memory=MEMORY_COLOURS, time=TIME_COLOURS)))
     return Page(data, '\n\n'.join(terminal(x, w, y, measured if x is a else None) for x, w, y in ((a, world, p), (b, also, q)) if x))
 

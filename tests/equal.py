@@ -1,12 +1,15 @@
 "Train tiny models under plans and compare everything with one process, in double precision"
-import functools, json, random, warnings
+import functools, json, random, time, traceback, warnings
+from collections import Counter
+from contextlib import nullcontext
 
-import torch
+import torch, torch.distributed as dist
 from torch.distributed.tensor import DTensor
 
 from galvatron.data.loader import DOCUMENT_KEYS
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
+from galvatron.runtime.collectives import count_collectives
 from galvatron.runtime.groups import Place
 from galvatron.runtime.optim import adamw, clip_grad_norm
 from galvatron.runtime.schedule import Pipeline
@@ -24,6 +27,7 @@ CONFIGS |= dict( # what six ranks divide
 CONFIGS |= dict( # pictures; nothing divides the 17 tokens of the first, nor the classes
     vit=dict(model_type='vit', hidden_size=32, intermediate_size=48, num_attention_heads=4, image_size=16, patch_size=4, num_labels=7, hidden_dropout_prob=0., attention_probs_dropout_prob=0., initializer_range=.1),
     swin=dict(model_type='swin', embed_dim=16, num_heads=[4, 4, 8], window_size=2, image_size=32, patch_size=4, num_labels=7, drop_path_rate=0., initializer_range=.1))
+CONFIGS |= dict(baichuan=dict(CONFIGS['llama'], model_type='baichuan', num_attention_heads=4, num_key_value_heads=4, alibi=True, norm_head=True)) # slopes on the scores, unit rows in the head
 DEPTHS = {1: [1], 2: [1, 1], 3: [2, 1], 4: [2, 1, 1]} # layers of each stage of a Swin
 _t5 = dict(model_type='t5', vocab_size=61, d_model=32, d_kv=4, d_ff=48, num_heads=8, relative_attention_num_buckets=8, relative_attention_max_distance=12, dropout_rate=0., initializer_factor=1.)
 CONFIGS |= dict( # encoders; one with a gated feed-forward part and an unscaled head
@@ -73,31 +77,35 @@ def micro_batches(model, data):
 
 def optimizer_of(model): return adamw(model, lr=1e-2, eps=1e-6, weight_decay=.1) # eps: key biases have no gradient but rounding
 
-def train(model, steps=range(STEPS), optimizer=None):
-    "Yield loss, norm, gradients and weights of each step, the last two whole and by Hugging Face's names"
+def train(model, steps=range(STEPS), optimizer=None, last=STEPS-1, messages=None):
+    "Yield loss, norm, gradients (of step 0) and weights (after step `last`), these two whole and by Hugging Face's names; `messages` counts those of step 1"
     pipeline, optimizer = Pipeline(model), optimizer or optimizer_of(model)
     whole = lambda g,t: g.to_hf(t.full_tensor() if isinstance(t, DTensor) else t).detach().clone()
     for step in steps:
         data = {k: v.to(model.place.device) for k,v in inputs(model.spec, step, model.plan.global_bsz).items()}
-        loss = pipeline.step(micro_batches(model, data))
+        watch = lambda: count_collectives() if messages is not None and step==1 else nullcontext()
+        with watch() as sent: loss = pipeline.step(micro_batches(model, data))
         grads = [(g.name, whole(g, g.param.grad)) for g in model.named_global_parameters()] if step==0 else []
-        norm = clip_grad_norm(model, .5)
+        with watch() as more: norm = clip_grad_norm(model, .5)
+        for calls in filter(None, (sent, more)): messages.update(map(tuple, calls.calls))
         optimizer.step()
-        weights = [(g.name, whole(g, g.param)) for g in model.named_global_parameters()] if step==STEPS-1 else []
+        weights = [(g.name, whole(g, g.param)) for g in model.named_global_parameters()] if step==last else []
         optimizer.zero_grad()
         yield loss.item(), norm.item(), grads, weights
 
 @functools.cache
-def reference(kind, bsz, layers=4, device='cpu'):
+def reference(kind, bsz, layers=4, steps=STEPS):
     "The same on one process without torch.distributed, one micro-batch"
     spec = spec_of(kind, layers)
-    model = StageModel(spec, Plan((LayerStrategy(),)*layers, global_bsz=bsz), RunOptions('fp64'), Place.solo(device))
-    return [(loss, norm, dict(grads), dict(weights)) for loss,norm,grads,weights in train(model)]
+    model = StageModel(spec, Plan((LayerStrategy(),)*layers, global_bsz=bsz), RunOptions('fp64'), Place.solo())
+    return [(loss, norm, dict(grads), dict(weights)) for loss,norm,grads,weights in train(model, range(steps), last=steps-1)]
 
-def errors(kind, plan, options):
-    "Largest relative errors of this rank: loss, norm, first gradients, last weights"
-    model = StageModel(spec_of(kind, plan.n_layers), plan, options)
-    return compare(train(model), reference(kind, plan.global_bsz, plan.n_layers, str(model.place.device)))
+def share_references(cases, steps, world, rank):
+    "Let each rank compute its part of what one process gives, and all know it"
+    wanted = list(dict.fromkeys((kind, plan.global_bsz, plan.n_layers) for _,kind,plan,_ in cases))
+    every = [None]*world
+    dist.all_gather_object(every, {k:reference(*k, steps) for k in wanted[rank::world]})
+    return {k:v for known in every for k,v in known.items()}
 
 def compare(steps, truth):
     "Largest relative errors of some steps"
@@ -131,16 +139,25 @@ def check_random(world, count, seed, kinds=None):
     cases = [draw(world, rng, kinds) for _ in range(count)]
     return check_all([(f'{i}: {kind} {json.dumps(plan.to_dict())} {options}', kind, plan, options) for i,(kind,plan,options) in enumerate(cases)])
 
-def check_all(cases):
-    "Errors of every (name, kind, plan, options) on this rank, until one raises"
-    import time, traceback
+def check_all(cases, count=False, steps=STEPS):
+    "For every (name, kind, plan, options) what this rank found, until one raises: `errors`, `seconds`, `messages` of a step; or the traceback"
     warnings.simplefilter('ignore')
-    out = {}
+    known, out = share_references(cases, steps, dist.get_world_size(), dist.get_rank()), {}
     for name,kind,plan,options in cases:
-        start = time.time()
-        try: out[name] = errors(kind, plan, options)
+        start, messages = time.time(), Counter() if count else None
+        try:
+            model = StageModel(spec_of(kind, plan.n_layers), plan, options)
+            worst = compare(train(model, range(steps), last=steps-1, messages=messages), known[kind, plan.global_bsz, plan.n_layers])
         except Exception:
             out[name] = traceback.format_exc()
             break
-        out[name]['seconds'] = time.time()-start
+        out[name] = dict(errors=worst, seconds=time.time()-start, messages=messages)
     return out
+
+def assert_equal(results, names, tolerance):
+    "Every rank finished every named case within `tolerance`"
+    for rank,found in enumerate(results):
+        for name in names:
+            got = found.get(name, 'an earlier case failed')
+            assert isinstance(got, dict), f'rank {rank}, {name}:\n{got}'
+            assert all(e<tolerance for e in got['errors'].values()), f'rank {rank}, {name}: {got["errors"]}'

@@ -71,6 +71,6 @@ def main(root, kills):
         report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, problems=problems))
     steps = max(iterations(root/'run'))+2
     for name in 'run', 'whole': report.append(dict(codes=run(root/name, root/f'end-{name}', steps)[0], digests=[(root/f'end-{name}'/f'digest{r}').read_text() for r in range(RANKS)]))
-    print(json.dumps(report))
+    return report
 
-if __name__=='__main__': main(sys.argv[1], int(sys.argv[2]))
+if __name__=='__main__': print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))

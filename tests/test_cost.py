@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from count import count_all
 from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
@@ -15,7 +14,6 @@ from galvatron.cost.pipeline import RESERVE, Pricer, actions, in_flight, pipelin
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table
-from galvatron.runtime.launch import run_ranks
 
 LAYERS = 8
 SPEC = ModelSpec.from_size('llama_hf', 'llama-7b', layers=LAYERS)
@@ -128,7 +126,22 @@ def test_casts_and_copies():
 def test_a_plan_that_does_not_divide_the_cluster_is_refused():
     with pytest.raises(GalvatronError, match='tp_sizes_enc'): price(plan(S(8), pp_deg=2))
 
+def test_messages_between_stages_are_in_the_ledger():
+    "One N-th of the activations between two layers each: an input ahead and a gradient leaving in front of a stage, a gradient that has come behind it"
+    one = 16*2048*4096*2/2**20/2
+    assert [s.memory.get('messages between stages', 0.) for s in price(plan(S(), pp_deg=4)).stages]==[one, 3*one, 3*one, 2*one]
+    assert 'messages between stages' not in price(plan(S())).stages[0].memory
+
 # --- every number has a source
+
+def test_what_was_not_measured_for_such_a_run_is_said():
+    measured = replace(HARDWARE, meta=dict(context_mib=700.))
+    with pytest.warns(UserWarning, match='without compile, and the run is compiled'): p = price(plan(), RunOptions(compile=True), measured)
+    assert len(p.pricer.notes)==1 and p.stages[0].memory['context']==700.
+    compiled = replace(PROFILE, meta=dict(compile=True))
+    assert not price(plan(), RunOptions(compile=True), measured, compiled).pricer.notes
+    with pytest.warns(UserWarning, match='with compile, and the run is not'): price(plan(), RunOptions(), measured, compiled)
+    assert 'context: 1024 MiB a GPU are assumed' in price(plan()).pricer.notes[0]
 
 @pytest.mark.parametrize('gone,named', [(('all_reduce', 2, 1), 'all_reduce_size_2_stride_1'), (('p2p_both', 2, 4), 'p2p_both')])
 def test_a_missing_table_is_named(gone, named):
@@ -208,11 +221,9 @@ def test_a_price_takes_under_five_milliseconds():
 PLANS = [c for c in FOUR if not c[2].violations(4)][:20]
 CPU4 = HardwareProfile.analytic('h200', 1, 4)
 
-@pytest.fixture(scope='module')
-def counted(): return run_ranks(count_all, 4, PLANS, timeout=300, backend='gloo')
-
 @pytest.mark.parametrize('case', PLANS, ids=[c[0] for c in PLANS])
-def test_messages_are_the_runtimes(counted, case):
+def test_messages_are_the_runtimes(four, case):
+    "A step on four processes sends what the plan's price counts, in number and in bytes"
     name, kind, p, options = case
     pricer = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options)
     for rank in range(4):
@@ -220,7 +231,7 @@ def test_messages_are_the_runtimes(counted, case):
         for c,n in rank_messages(p, rank, pricer):
             key = c.op, None if c.op in ('send','recv') else c.group.size
             want[key] += n; nbytes[key] += n*c.nbytes
-        for (op,size,b),n in counted[rank][name].items():
+        for (op,size,b),n in four[rank][name]['messages'].items():
             key = op, None if op in ('send','recv') else size
             got[key] += n; seen[key] += n*b
         assert got==want, f'rank {rank}'

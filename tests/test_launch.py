@@ -6,6 +6,8 @@ import pytest
 from galvatron.plan import GalvatronError
 from galvatron.runtime.launch import RankError, run_ranks, torchrun
 
+pytestmark = pytest.mark.usefixtures('new_processes')
+
 def world(tag):
     import torch, torch.distributed as dist
     x = torch.ones(3)*dist.get_rank()

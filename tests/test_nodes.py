@@ -3,6 +3,8 @@ import json, os, shutil, subprocess, sys
 
 import pytest
 
+from galvatron.cli import main
+
 A, B = '10.77.0.1', '10.77.0.2'
 MODEL = '--model_type llama_hf --hidden_size 32 --num_attention_heads 4 --num_hidden_layers 4 --seq_length 32 --vocab_size 257 --mixed_precision fp64 --global_train_batch_size 8'.split()
 
@@ -27,10 +29,12 @@ def hosts():
     finally:
         for n in names: subprocess.run(['ip', 'netns', 'del', n], capture_output=True)
 
-def start(folder, text, *words, host=None, env=None):
-    inside = ['ip', 'netns', 'exec', host] if host else []
-    cmd = [*inside, sys.executable, '-m', 'galvatron', 'train', *MODEL, '--data-path', text, '--train_iters', 5, '--lr', '1e-2', '--eval_iters', 0, '--log_dir', folder, '--time_limit', 150, *words]
-    return subprocess.Popen(list(map(str, cmd)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(env or {})})
+def words(folder, text):
+    return [*MODEL, '--data-path', str(text), '--train_iters', '5', '--lr', '1e-2', '--eval_iters', '0', '--log_dir', str(folder), '--time_limit', '150']
+
+def start(folder, text, *more, host, env):
+    cmd = ['ip', 'netns', 'exec', host, sys.executable, '-m', 'galvatron', 'train', *words(folder, text), *map(str, more)]
+    return subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ|env)
 
 def losses(folder): return [r['loss'] for r in map(json.loads, open(folder/'metrics.jsonl'))]
 
@@ -38,8 +42,7 @@ def test_a_pipeline_across_two_hosts(hosts, tmp_path):
     from galvatron.data.preprocess import write_pydoc_topics
     text = tmp_path/'topics'
     write_pydoc_topics(text)
-    one = start(tmp_path/'one', text, '--nproc', 1)
-    assert one.wait(200)==0, one.stdout.read()
+    assert main(['train', *words(tmp_path/'one', text), '--nproc', '1'])==0
     # the variables of the user guide, on each node
     env = lambda i: dict(NUM_NODES='2', NUM_GPUS_PER_NODE='2', NODE_RANK=str(i), MASTER_ADDR=A, MASTER_PORT='29571')
     nodes = [start(tmp_path/'two', text, '--pp_deg', 2, '--chunks', 4, '--pipeline_type', 'pipedream_flush', '--global_tp_deg', 2, host=h, env=env(i)) for i,h in enumerate(hosts)]

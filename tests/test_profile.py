@@ -95,9 +95,9 @@ def test_t5_has_two_types():
 
 @pytest.mark.parametrize('n', [3, 4])
 def test_gloo_sweep(n, tmp_path):
-    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=4, output_dir=str(tmp_path), timeout=120))
+    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=16, output_dir=str(tmp_path), timeout=120))
     assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]}
-    assert all(t.bytes==(2**16,2**18,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)
+    assert all(t.bytes==(2**16,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)
     before = content(tmp_path)
     HardwareProfile.load(tmp_path).save(tmp_path)
     assert content(tmp_path)==before and len(before)==5
@@ -204,10 +204,13 @@ def test_sequence_mode_and_few_batches(tmp_path, capfd):
     profile_model(replace(TINY, profile_mode='batch', batches='', profile_min_batch_size=1, profile_max_batch_size=2, output_dir=str(tmp_path/'b'), widths='1'), SPEC)
     assert 'use 8 or more' in capfd.readouterr().err
 
-def test_a_family_without_a_recipe_says_so(tmp_path):
-    t5 = ModelSpec.from_size('t5_hf', 't5-small')
-    with pytest.raises(GalvatronError): profile_model(replace(TINY, output_dir=str(tmp_path), profile_seq_length_list='32,32'), t5)
-    assert ModelProfile.load((profile_model(ProfileModelArgs(analytic='h200', output_dir=str(tmp_path)), t5), tmp_path)[1], t5).forward_ms(1, 4)>0
+def test_two_types_of_layers(tmp_path):
+    t5 = ModelSpec.from_size('t5_hf', layers=4, seq=(16, 16), hidden_size=32, num_attention_heads=4, vocab_size=100)
+    a = replace(TINY, output_dir=str(tmp_path), profile_seq_length_list='32,16', widths='1,2', batches='2')
+    m = profile_model(a, t5)
+    assert {(p.type, p.seq) for p in m.points if p.kind=='layer'}=={(0, 32), (1, 16)} and [d['layers'] for d in m.depths]==[[2, 2], [3, 2], [2, 3]]
+    assert profile_model(a, t5)==m and 0<m.activation_mib(0, 1, 2, sequence_parallel=True)<m.activation_mib(0, 1, 2)<m.activation_mib(0, 1)
+    assert ModelProfile.load((profile_model(ProfileModelArgs(analytic='h200', output_dir=str(tmp_path/'h')), t5), tmp_path/'h')[1], t5).forward_ms(1, 4)>0
 
 # --- timing in alternation
 

@@ -1,10 +1,13 @@
 "The project as a whole: README and site follow the notebooks, the package is lint-free, the pages keep the house's habits"
-import os, shutil, subprocess, sys
+import os, re, shutil, subprocess, sys
 from pathlib import Path
 
 import pytest
 
+from browser import CHROMIUM, Browser
+
 ROOT = Path(__file__).resolve().parent.parent
+AXE = ROOT/'node_modules/axe-core/axe.min.js'
 
 def run(*cmd, **kw):
     "Run a tool of this repository with this Python; its output is shown when it fails"
@@ -30,6 +33,22 @@ def test_docs_build_without_broken_links(copy):
     assert 'pages' in out
     assert ' 0 broken' in run(sys.executable, 'tools/links.py', '_docs', cwd=copy)
 
+PAGES = 'index', 'plan', 'cost.explore', 'show', 'guide/search', 'guide/zh/search', 'tutorials/quick_start'
+
+@pytest.mark.skipif(not CHROMIUM, reason='no chromium is installed (apt-get install chromium)')
+@pytest.mark.skipif(not AXE.exists(), reason='axe-core is not installed (npm ci)')
+def test_site_is_accessible_and_fits_a_phone(copy):
+    site = copy/'_docs'
+    if not site.exists(): run(sys.executable, 'tools/docs.py', cwd=copy)
+    with Browser() as b:
+        for page in PAGES:
+            for width in 1280, 390:
+                b.open(site/f'{page}.html', width, mobile=width<600)
+                assert b.js('document.documentElement.scrollWidth')==width, page
+                b.js(AXE.read_text()+';0')
+                found = b.js('axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => [v.impact, v.id, v.nodes[0].html.slice(0, 160)]))')
+                assert not [v for v in found if v[0] in ('serious', 'critical')], (page, width, found)
+
 def test_quarto_file_is_one():
     link = ROOT/'nbs/_quarto.yml'
     assert link.is_symlink() and link.resolve()==ROOT/'_quarto.yml'
@@ -37,3 +56,14 @@ def test_quarto_file_is_one():
 def test_ruff(): run(sys.executable, '-m', 'ruff', 'check', 'galvatron', 'tools', 'tests')
 
 def test_notebook_habits(): run(sys.executable, 'tools/nb_stats.py')
+
+def test_contributing_shows_where_the_notebooks_stand():
+    "The figures there are those of today, but for little changes; the share of names with an example does not fall"
+    sys.path.insert(0, str(ROOT/'tools'))
+    from nb_stats import MARK, WANTED, measured, summary
+    now = summary(measured(str(ROOT/'nbs')))
+    shown = dict(re.findall(r'^\| (.+?) \| ([\d.]+) \|', (ROOT/'CONTRIBUTING.md').read_text().split(MARK)[1], re.M))
+    assert set(shown)==set(now)==set(WANTED)
+    for k,v in now.items(): assert abs(float(shown[k])-v)<=max(2, .1*v), f'{k}: {v} now; run: python tools/nb_stats.py --write'
+    assert now['lines of an export cell, median']<=12 and now['words of prose in a module page, mean']>=500 and not now['module pages without a visible assert']
+    assert now['public names used in a visible cell of their page, %']>=float(shown['public names used in a visible cell of their page, %'])-1

@@ -18,7 +18,7 @@ def done(tmp_path_factory):
 def test_everything_a_user_would_have(done):
     out,_ = done
     for f in ('topics.jsonl', 'model/config.json', 'data/topics_text_document.bin', 'hardware_configs/hardware_profile_1nodes_2gpus_per_node.json',
-              'configs/computation_profiling_fp32_hidden128_head4.json', 'configs/memory_profiling_fp32_hidden128_head4.json', 'metrics.jsonl', 'plan.png', 'commands.sh'):
+              'configs/computation_profiling_fp32_hidden128_head4.json', 'configs/memory_profiling_fp32_hidden128_head4.json', 'metrics.jsonl', 'plan.html', 'commands.sh'):
         assert (out/f).stat().st_size>0, f
     plan = Plan.load(next((out/'configs').glob('galvatron_config_*.json')), 2)
     assert plan.provenance['predicted_ms']>0 and len(plan.provenance['predicted_peak_mib'])==plan.pp_deg

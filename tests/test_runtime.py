@@ -9,14 +9,14 @@ from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.optim import adamw, clip_grad_norm
 from galvatron.runtime.schedule import Pipeline
 from galvatron.runtime.stage import StageModel
-from runtime_cases import CASES, run_all
+from runtime_cases import CASES, ON_TWO, run_all
 
 @pytest.fixture(scope='module')
-def results(): return run_ranks(run_all, 4, timeout=240, backend='gloo')
+def results(): return {n: run_ranks(run_all, n, [c.__name__ for c in cases], timeout=240, backend='gloo') for n,cases in ((4, CASES), (2, ON_TWO))}
 
-@pytest.mark.parametrize('case', [c.__name__ for c in CASES])
-def test_four_ranks(results, case):
-    for rank,res in enumerate(results):
+@pytest.mark.parametrize('n,case', [(n, c.__name__) for n,cases in ((4, CASES), (2, ON_TWO)) for c in cases])
+def test_several_ranks(results, n, case):
+    for rank,res in enumerate(results[n]):
         if case not in res: pytest.skip('an earlier case failed')
         assert res[case][0], f'rank {rank}:\n{res[case][1]}'
 

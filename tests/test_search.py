@@ -10,7 +10,7 @@ from galvatron.cost.pipeline import pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Engine, banner, explain, run_search, search
+from galvatron.search.engine import Engine, banner, explain, reasons, run_search, search
 from galvatron.search.solve import Chain, least_budget, prepare, solve
 from galvatron.search.space import SearchArgs
 
@@ -226,14 +226,33 @@ def test_more_is_never_slower():
     assert search(*setup(fewer, settle_bsz=32, sequence_parallel=True, memory_constraint=22)).plans[0].ms <= times[2]
 
 def test_pins():
-    *m, a = setup(LLAMA, memory_constraint=36, settle_bsz=64, pin=['0-3:tp=2,ckpt=1', '30-31:sdp=0'])
+    *m, a = setup(ModelSpec.from_size('llama_hf', 'llama-7b', layers=12), memory_constraint=16, settle_bsz=64, pin=['0-3:tp=2,ckpt=1', '10-11:sdp=0'])
     r = search(*m, a)
     plan = check(r, a)
-    assert all(s.width==2 and s.recompute for s in plan.layers[:4]) and all(s.dp_type=='ddp' for s in plan.layers[30:])
+    assert all(s.width==2 and s.recompute for s in plan.layers[:4]) and all(s.dp_type=='ddp' for s in plan.layers[10:])
     free = search(*m, replace(a, pin=[]))
     assert r.plans[0].ms >= free.plans[0].ms
     whole = search(*m, replace(a, pin=[f'{i}:width={s.width},ckpt={int(s.recompute)},dp={s.dp_type},consec={int(s.consecutive)}' for i, s in enumerate(free.plan.layers)]))
     assert abs(whole.plans[0].ms-free.plans[0].ms) <= 1e-9*free.plans[0].ms
+
+def test_nothing_inside_the_options_beats_the_answer():
+    "Baselines keep to the options, or the report says that they do not"
+    rng, seen = np.random.default_rng(5), set()
+    for _ in range(20):
+        off = {f'disable_{k}': 1 for k in ('dp', 'tp', 'pp', 'sdp', 'ckpt') if rng.random()<.2}
+        *m, a = setup(ModelSpec.from_size('llama_hf', 'llama-7b', layers=int(rng.integers(2, 7))), memory_constraint=float(rng.choice([8, 12, 24])), settle_bsz=16, settle_chunk=int(rng.choice([-1, 1, 2, 4])),
+                      pipeline_type=[None, 'gpipe', 'pipedream_flush'][rng.integers(3)], sp_space=str(rng.choice(['tp', 'tp+sp'])), max_tp_deg=int(rng.choice([2, 8])),
+                      pin=['0:ckpt=1'] if rng.random()<.3 and 'disable_ckpt' not in off else [], **off)
+        try: r = search(*m, a)
+        except GalvatronError: continue
+        if r.plan is None: continue
+        for name, q in r.baselines().items():
+            beyond = q and r.engine.outside(q.plan)
+            seen.add((name, q and bool(beyond)))
+            if q and not beyond: assert q.iteration_ms >= r.prediction.iteration_ms*(1-r.gap-1e-9), (name, a)
+            if q and a.settle_chunk>0: assert q.plan.chunks==a.settle_chunk
+            if beyond: assert 'outside of the options' in next(l for l in reasons(r) if name in l)
+    assert {(n, b) for n in ('best uniform plan', 'best 3-D plan', 'rule of thumb') for b in (True, False)} <= seen, seen
 
 def test_top_k_are_the_best_of_their_families():
     *m, a = setup(LLAMA, memory_constraint=36, settle_bsz=64, top_k=4)

@@ -128,18 +128,24 @@ published_names = {} # Hugging Face model_type: pairs
 def published(
     model_type:str, # Hugging Face's name of the family
     *pairs:tuple, # (fragment of a published name, fragment here, or a tuple of fragments for equal parts)
+    older:tuple=(), # such pairs of folders that nothing writes any more; None in place of the second: this model has no such tensor
 ):
     "Say how the names in a family's published folders differ from those of the model"
-    published_names[model_type] = pairs
+    published_names[model_type] = pairs, older
 
-def names_of(model_type:str)->tuple:
+def names_of(
+    model_type:str, # Hugging Face's name of the family
+    older:bool=False, # for reading: also the names that are not written any more
+)->tuple:
     "The pairs of a family"
     recipe_of(model_type)                                               # the families state them beside their recipes
-    return published_names.get(model_type, ())
+    now, before = published_names.get(model_type, ((), ()))
+    return (*before, *now) if older else now
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #152dbeb3
 def _part(s:Stored, i:int, n:int):
     "The i-th of n equal parts of a stored tensor"
+    if n==1: return s
     rows = s.shape[0]//n
     def read(at):
         lo,hi,_ = (at[0] if at else slice(None)).indices(rows)
@@ -152,8 +158,10 @@ def from_published(
 )->dict: # the same by the names of the model
     "Stored tensors by the names that the model has"
     for theirs,ours in pairs:
-        parts = (ours,) if isinstance(ours, str) else ours
-        stored = {n.replace(theirs, o): s if len(parts)==1 else _part(s, i, len(parts)) for n,s in stored.items() for i,o in enumerate(parts if theirs in n else (theirs,))}
+        parts, out = (ours,) if isinstance(ours, str) else ours or (), {}
+        for n,s in stored.items():
+            out |= {n.replace(theirs, o): _part(s, i, len(parts)) for i,o in enumerate(parts)} if theirs in n else {n: s}
+        stored = out
     return stored
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ce63bca6
@@ -179,7 +187,7 @@ def weights_in(
     "The weights in a Hugging Face folder or in one of an earlier Galvatron version"
     path = Path(path)
     if not path.is_dir(): return None
-    if is_pretrained(path): return from_published(open_weights(path), names_of(spec.config['model_type']) if spec else ())
+    if is_pretrained(path): return from_published(open_weights(path), names_of(spec.config['model_type'], True) if spec else ())
     return open_layer_files(path) or (open_rank_files(path, spec) if spec else {}) or None
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #1f338a47
@@ -238,15 +246,11 @@ def load_checkpoint(
 def hf_class(
     config, # a Hugging Face config object
 ):
-    "The class of transformers that the config belongs to: the one it names, else the family's training model; GalvatronError if there is none"
+    "The class of transformers that is trained here, whichever class of the family a folder names; GalvatronError if there is none"
     import transformers
-    named = [getattr(transformers, n, None) for n in config.architectures or ()]
-    for cls in named:
-        if cls: return cls
-    for auto in 'CausalLM', 'MaskedLM', 'Seq2SeqLM', 'ImageClassification':
-        mapping = getattr(transformers, f'AutoModelFor{auto}')._model_mapping
-        if type(config) in mapping: return mapping[type(config)]
-    raise GalvatronError(f'transformers has no training model for {config.model_type}')
+    mapping = getattr(transformers, recipe_of(config.model_type).model)._model_mapping
+    if type(config) not in mapping: raise GalvatronError(f'transformers has no training model for {config.model_type}')
+    return mapping[type(config)]
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #828fb605
 def check_family(
@@ -408,7 +412,7 @@ def h2g(
     path, spec = Path(path), ModelSpec.from_hf(path)
     check_family(path, model_type, spec.model_type)
     if trained := [i for i in iterations(out) if i]: raise GalvatronError(f'{out}: holds trained iterations ({", ".join(map(str, trained))}); converted weights need a folder of their own')
-    stored = from_published(open_weights(path), names_of(spec.config['model_type']))
+    stored = from_published(open_weights(path), names_of(spec.config['model_type'], True))
     wanted, tied = parameter_shapes(spec.hf_config())
     pieces = {n: _Lazy(stored[s]) for n,s in match(wanted, stored, tied, path).items()}
     tmp = Path(out)/'.iter_0000000.tmp'

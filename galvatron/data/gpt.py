@@ -6,7 +6,7 @@
 __all__ = ['PARTS', 'INT32', 'INF', 'parse_split', 'split_ranges', 'count_epochs', 'document_order', 'sample_starts',
            'sample_order', 'Indices', 'build_indices', 'cached', 'DocumentOptions', 'GPTDataset', 'causal_sample',
            'cumulative_lengths', 'furthest_behind', 'blend_order', 'occurrence', 'exhaustive_order', 'BlendedDataset',
-           'MockDataset', 'DataArgs', 'parse_blend', 'gpt_dataset', 'samples_needed', 'build_datasets']
+           'MockDataset', 'DataArgs', 'parse_blend', 'blend', 'GPTSamples', 'samples_needed', 'build_datasets']
 
 # %% ../../nbs/41_data.gpt.ipynb #01e9ad7e
 import hashlib
@@ -467,20 +467,14 @@ def parse_blend(
     return list(words),None
 
 # %% ../../nbs/41_data.gpt.ipynb #f14ed154
-def gpt_dataset(
+def blend(
     words:list[str], # Prefix or blend, as given to --data-path
     num_samples:int|None, # Samples needed; None: every sample once
-    seq_length:int, # Tokens of a sample
-    seed:int, # Seed of the order
-    split:str='1', # Weights of train, valid, test
-    part:str='train', # Which of them
-    options:DocumentOptions=DocumentOptions(), # Treatment of document borders
-    cache:str|Path|None|bool=True, # Folder for orders, as in GPTDataset
-    mmap:bool=True, # Map token files
-): # GPTDataset or BlendedDataset
-    "One part of a file or blend"
+    one, # Function of a prefix and a number of samples, which makes a dataset
+    cache:str|Path|None|bool=True, # Folder for the order; True: beside the first file
+): # Dataset, or BlendedDataset
+    "One file or several as a dataset"
     prefixes,weights = parse_blend(words)
-    one = lambda p,n: GPTDataset(IndexedDataset(p, mmap), seq_length, n, seed, split, part, options, cache)
     if len(prefixes)==1 and weights is None: return one(prefixes[0], num_samples)
     folder = Path(prefixes[0])/'cache'/'BlendedDataset_indices' if cache is True else cache or None
     if weights is None:
@@ -490,6 +484,21 @@ def gpt_dataset(
     share = [ceil(num_samples*w) for w in (np.array(weights)/np.sum(weights)).tolist()]
     parts = [one(p, ceil(n*1.005)) for p,n in zip(prefixes, share)]
     return BlendedDataset(parts, weights, sum(share), folder)
+
+# %% ../../nbs/41_data.gpt.ipynb #cf724254
+@dataclass(frozen=True)
+class GPTSamples:
+    "Samples of a decoder"
+    vocab_size:int # Ids are below this
+    seq_length:int # Tokens of a sample
+    seed:int=1234 # Seed of the order
+    cache:str|Path|None|bool=True # Folder for orders, as in `GPTDataset`
+    mmap:bool=True # Map token files
+    options:DocumentOptions=DocumentOptions() # Treatment of document borders
+
+    def mock(self, num_samples:int, seed:int)->MockDataset: return MockDataset(self.vocab_size, self.seq_length, num_samples, seed)
+    def read(self, prefix:str, num_samples:int|None, split:str='1', part:str='train')->GPTDataset:
+        return GPTDataset(IndexedDataset(prefix, self.mmap), self.seq_length, num_samples, self.seed, split, part, self.options, self.cache)
 
 # %% ../../nbs/41_data.gpt.ipynb #71bf3ce7
 def samples_needed(
@@ -509,14 +518,16 @@ def build_datasets(
     seed:int=1234, # Seed of the order
     eod:int|None=None, # Id that ends a document
     vocab_size:int=50257, # For mock data
+    kind=None, # How samples are made; None: `GPTSamples`
 )->list: # Datasets for train, valid, test; None where no sample is needed or no path is given
     "Datasets of a run"
-    if args.mock_data: return [MockDataset(vocab_size, seq_length, n, seed+i) if n else None for i,n in enumerate(samples)]
+    options, cache = DocumentOptions(eod, args.eod_mask_loss, args.reset_position_ids, args.reset_attention_mask), args.data_cache_path or True
+    kind = kind or GPTSamples(vocab_size, seq_length, seed, cache, args.mmap_bin_files, options)
+    if args.mock_data: return [kind.mock(n, seed+i) if n else None for i,n in enumerate(samples)]
     own = [args.train_data_path, args.valid_data_path, args.test_data_path]
     if bool(args.data_path)==any(own):
         raise GalvatronError('give either --data-path, or --train-data-path (and --valid-data-path, --test-data-path), or --mock-data')
-    options = DocumentOptions(eod, args.eod_mask_loss, args.reset_position_ids, args.reset_attention_mask)
-    make = lambda words,n,**kw: gpt_dataset(words, n, seq_length, seed, options=options, cache=args.data_cache_path or True, mmap=args.mmap_bin_files, **kw)
+    make = lambda words,n,**kw: blend(words, n, lambda p,n: kind.read(p, n, **kw), cache)
     if args.data_path: return [make(args.data_path, n, split=args.split, part=p) if n!=0 else None for p,n in zip(PARTS, samples)]
     single = lambda w: w[-1:] if len(parse_blend(w)[0])==1 else w # a weight before the only path says nothing
     return [make(single(w), n) if w and n!=0 else None for w,n in zip(own, samples)]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUFFIXES', 'MEAN', 'STD', 'FolderPictures', 'ArrayPictures', 'training_box', 'middle_box', 'ImageDataset',
-           'MockImages']
+           'MockImages', 'image_datasets']
 
 # %% ../../nbs/45_data.images.ipynb #cd88691b
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from .gpt import MockDataset
+from .gpt import DataArgs,MockDataset,PARTS,split_ranges
 from ..plan import GalvatronError
 
 # %% ../../nbs/45_data.images.ipynb #0eb710ac
@@ -95,14 +95,16 @@ class ImageDataset:
         seed:int=1234, # Seed of the parts
         mean:tuple=MEAN, # Subtracted from each colour, which runs from 0 to 1
         std:tuple=STD, # Divides each colour; models on the hub state both in their preprocessor_config.json
+        only:np.ndarray|None=None, # Numbers of the pictures to take, in their order; None: all as they come
     ):
         self.mean,self.std = np.array(mean, np.float32),np.array(std, np.float32)
         self.source = ArrayPictures(source) if str(source).endswith('.npz') else FolderPictures(source)
         self.size,self.train,self.seed = size,train,seed
+        self.only = np.arange(len(self.source)) if only is None else only
 
-    def __len__(self): return len(self.source)
+    def __len__(self): return len(self.only)
     def __getitem__(self, k:int)->dict:
-        i = k%len(self)
+        i = self.only[k%len(self)]
         return dict(pixel_values=self._cut(self.source[i], k), labels=self.source.labels[i])
 
 # %% ../../nbs/45_data.images.ipynb #9c065d3c
@@ -132,3 +134,34 @@ class MockImages(MockDataset):
     def __getitem__(self, i):
         rng = self.rng(i)
         return dict(pixel_values=rng.standard_normal((3, self.size, self.size), np.float32), labels=rng.integers(self.vocab_size))
+
+# %% ../../nbs/45_data.images.ipynb #1a76d04f
+def _one_path(words):
+    if len(words)!=1: raise GalvatronError(f'--data-path {" ".join(words)}: one folder of pictures, or one .npz file, is expected for an image model')
+    return words[0]
+
+def image_datasets(
+    args:DataArgs, # Where pictures come from
+    size:int, # Height and width that the model sees
+    classes:int, # Classes that it tells apart
+    samples:tuple, # Samples of mock data for train and valid; 0: none are needed
+    seed:int=1234, # Of the order and the parts
+)->list: # Datasets for train and valid; None where no sample is needed or there are no pictures
+    "Pictures of a run; GalvatronError if there are more classes than the model has"
+    if args.mock_data: return [MockImages(classes, size, n, seed+i) if n else None for i,n in enumerate(samples)]
+    own = [args.train_data_path, args.valid_data_path]
+    if bool(args.data_path)==any(own): raise GalvatronError('give either --data-path, or --train-data-path (and --valid-data-path), or --mock-data')
+    out = []
+    for i,words in enumerate([args.data_path]*2 if args.data_path else own):
+        data = ImageDataset(_one_path(words), size, i==0, seed) if words and samples[i]!=0 else None
+        if data and len(data.source.classes)>classes: raise GalvatronError(f'{words[0]}: has {len(data.source.classes)} classes, the model tells {classes} apart (--num_labels)')
+        if data: data.only = _share(len(data), args.split if args.data_path else None, PARTS[i], seed)
+        out.append(data if data and len(data) else None)
+    return out
+
+# %% ../../nbs/45_data.images.ipynb #02cd032d
+def _share(n:int, split:str|None, part:str, seed:int)->np.ndarray:
+    "Numbers of the pictures of a part when `n` are split (None: all of them); those of training in a random order"
+    order = np.random.default_rng([seed, n]).permutation(n)
+    mine = order if split is None else order[list(split_ranges(n, split).get(part, ()))]
+    return mine if part=='train' else np.sort(mine)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LONG_SENTENCE', 'mt64', 'sentence_samples', 'Masking', 'choose_runs', 'MaskedDataset', 'BertDataset', 'T5Dataset',
-           'MockBert', 'MockT5']
+           'MockBert', 'MockT5', 'MaskedSamples']
 
 # %% ../../nbs/44_data.masked.ipynb #8635fa8a
 from bisect import bisect_right
@@ -16,6 +16,7 @@ from fastcore.basics import patch
 
 from .gpt import MockDataset, cached, split_ranges
 from .indexed import IndexedDataset
+from .preprocess import tokenizer_of
 from ..plan import GalvatronError
 
 # %% ../../nbs/44_data.masked.ipynb #b594b727
@@ -173,6 +174,11 @@ class MaskedDataset:
 
     def __len__(self): return len(self.samples)
 
+    def batch(self, ids:np.ndarray)->dict: # {name: [R, ...]}
+        "Samples, stacked"
+        samples = [self[i] for i in ids.tolist()]
+        return {k:np.stack([s[k] for s in samples]) for k in samples[0]}
+
 # %% ../../nbs/44_data.masked.ipynb #a2e563db
 @patch
 def _need(self:MaskedDataset, *names:str):
@@ -299,10 +305,38 @@ class MockBert(MockDataset):
 
 # %% ../../nbs/44_data.masked.ipynb #a5c5c671
 class MockT5(MockDataset):
-    "Random samples in the form of T5's, the decoder as long as the encoder"
+    "Random samples in the form of T5's"
+    def __init__(self, *args,
+        decoder_seq_length:int|None=None, # Tokens of the decoder, T; None: as many as of the encoder
+        **kwargs # As for other random samples
+    ):
+        super().__init__(*args, **kwargs)
+        self.decoder_seq_length = decoder_seq_length or self.seq_length
+
     def __getitem__(self, i):
-        rng,S = self.rng(i),self.seq_length
-        n,m = rng.integers(1, S+1, 2) if self.padded else (S,S)
+        rng,S,T = self.rng(i),self.seq_length,self.decoder_seq_length
+        n,m = (rng.integers(1, k+1) for k in (S,T)) if self.padded else (S,T)
         text = rng.integers(0, self.vocab_size, m+1)
-        return dict(tokens=_padded(rng.integers(0, self.vocab_size, n), S), decoder_tokens=_padded(text[:-1], S), labels=_padded(text[1:], S, -100),
-                    padding_mask=_padded([1]*n, S), decoder_padding_mask=_padded([1]*m, S))
+        return dict(tokens=_padded(rng.integers(0, self.vocab_size, n), S), decoder_tokens=_padded(text[:-1], T), labels=_padded(text[1:], T, -100),
+                    padding_mask=_padded([1]*n, S), decoder_padding_mask=_padded([1]*m, T))
+
+# %% ../../nbs/44_data.masked.ipynb #c5148de2
+@dataclass(frozen=True)
+class MaskedSamples:
+    "Samples with hidden words: `BertDataset`, or `T5Dataset` with a length for the decoder"
+    vocab_size:int # Ids of random samples are below this
+    seq_length:int # Tokens of a sample
+    decoder_seq_length:int=0 # Tokens of the decoder; 0: BERT
+    seed:int=1234 # Seed of the order
+    cache:str|Path|None|bool=True # Folder for orders
+    mmap:bool=True # Map token files
+
+    @property
+    def _more(self): return dict(decoder_seq_length=self.decoder_seq_length) if self.decoder_seq_length else {}
+
+    def mock(self, num_samples:int, seed:int)->MockDataset:
+        return (MockT5 if self.decoder_seq_length else MockBert)(self.vocab_size, self.seq_length, num_samples, seed, **self._more)
+
+    def read(self, prefix:str, num_samples:int|None, split:str='1', part:str='train')->MaskedDataset:
+        make = T5Dataset if self.decoder_seq_length else BertDataset
+        return make(IndexedDataset(prefix, self.mmap), tokenizer_of(prefix), self.seq_length, num_samples, self.seed, split, part, cache=self.cache, **self._more)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['ABBREVIATIONS', 'PreprocessArgs', 'read_documents', 'is_text', 'batches', 'split_sentences', 'Encoded', 'Report',
-           'preprocess', 'write_about', 'read_about', 'MergeArgs', 'merge_datasets', 'data_show', 'write_pydoc_topics']
+           'preprocess', 'write_about', 'read_about', 'tokenizer_of', 'MergeArgs', 'merge_datasets', 'data_show',
+           'write_pydoc_topics']
 
 # %% ../../nbs/42_data.preprocess.ipynb #d486971f
 import gzip
@@ -243,6 +244,12 @@ def read_about(prefix:str)->dict:
     path = Path(f'{prefix}.json')
     try: return json.loads(path.read_text()) if path.is_file() else {}
     except ValueError as e: raise GalvatronError(f'{path}: not JSON ({e})')
+
+def tokenizer_of(prefix:str):
+    "The tokenizer that a dataset was made with; GalvatronError if nothing says which"
+    about = read_about(prefix)
+    if 'tokenizer_type' not in about: raise GalvatronError(f'{prefix}.json: does not say which tokenizer made the tokens, and samples of this model need its special tokens (galvatron data preprocess writes it)')
+    return load_tokenizer(TokenizerArgs(**{f.name:about[f.name] for f in fields(TokenizerArgs) if f.name in about}))
 
 # %% ../../nbs/42_data.preprocess.ipynb #3c45be07
 @dataclass

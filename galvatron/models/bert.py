@@ -6,10 +6,10 @@
 __all__ = ['bert', 'BertEmbed', 'BertHead']
 
 # %% ../../nbs/52_models.bert.ipynb #db5141b8
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checkpoint.huggingface import published
 from ..runtime.parallelise import Recipe, register, token_slice
 from ..runtime.stage import Embed, Head
 
@@ -24,10 +24,12 @@ class BertEmbed(Embed):
     def forward(self,
         tokens:Tensor, # `[b, S]` int64, this rank's samples
         token_types:Tensor|None=None, # `[b, S]` int64, 0 or 1; None: all 0
+        position_ids:Tensor|None=None, # `[b, S]` int64; None: 0 … S-1
     )->Tensor: # `[b, s, h]` in the layout of the vocabulary
         cut = token_slice(self.context, tokens.shape[1], region=False)
         types = self.types.weight[0] if token_types is None else F.embedding(token_types[:,cut], self.types.weight)
-        return self.dropout(self.norm(self.look_up(tokens) + types + self.positions.weight[cut]))
+        positions = self.positions.weight[cut] if position_ids is None else F.embedding(position_ids[:,cut], self.positions.weight)
+        return self.dropout(self.norm(self.look_up(tokens) + types + positions))
 
 # %% ../../nbs/52_models.bert.ipynb #d33cff3b
 class BertHead(Head):
@@ -41,7 +43,8 @@ class BertHead(Head):
 # %% ../../nbs/52_models.bert.ipynb #536d8ebf
 bert = register(Recipe(
     layers=r'bert\.encoder\.layer', embed='bert.embeddings.word_embeddings', positions='bert.embeddings.position_embeddings', dropout='bert.embeddings.dropout',
-    norm='cls.predictions.transform', head='cls.predictions.decoder', model='AutoModelForMaskedLM', inputs=('tokens', 'token_types'), first=BertEmbed, last=BertHead,
+    norm='cls.predictions.transform', head='cls.predictions.decoder', model='AutoModelForMaskedLM', optional=('token_types',), ignored=('is_random',), first=BertEmbed, last=BertHead,
     column=(r'attention\.self\.(query|key|value)', r'intermediate\.dense'), row=(r'attention\.output\.dense', r'output\.dense'),
     regions=(r'attention\.self', 'intermediate'), attention=(r'attention\.self',),
 ), 'bert')
+published('bert', older=(('LayerNorm.gamma', 'LayerNorm.weight'), ('LayerNorm.beta', 'LayerNorm.bias'), ('cls.predictions.decoder.bias', None), ('bert.pooler.', None), ('cls.seq_relationship.', None)))

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from ..checkpoint.huggingface import published
 from ..runtime.parallelise import Recipe, register
 from ..runtime.stage import Embed, Head
 
@@ -84,7 +85,8 @@ class T5Block(nn.Module):
 # %% ../../nbs/53_models.t5.ipynb #606dda21
 t5 = register(Recipe(
     layers=r'(encoder|decoder)\.block', embed='shared', dropout='encoder.dropout', norm='decoder.final_layer_norm', head='lm_head', model='AutoModelForSeq2SeqLM',
-    inputs=('tokens', 'decoder_tokens'), first=T5Embed, block=T5Block, last=T5Head,
+    inputs=('tokens', 'decoder_tokens'), ignored=('decoder_padding_mask',), first=T5Embed, block=T5Block, last=T5Head,
     column=(r'.*Attention\.[qkv]', r'.*DenseReluDense\.wi(_[01])?', 'bias'), row=(r'.*Attention\.o', r'.*DenseReluDense\.wo'), transposed=('bias',),
     regions=(r'.*Attention', r'.*DenseReluDense'), attention=(r'.*Attention',), shared=(r'\w+\.block\.0\.layer\.0\.SelfAttention\.relative_attention_bias\.weight',),
 ), 't5')
+published('t5', older=tuple((n, None) for n in ('encoder.embed_tokens.', 'decoder.embed_tokens.', 'EncDecAttention.relative_attention_bias.')))

@@ -7,7 +7,8 @@ const state = { lang: DATA.lang || keep.get('lang') || (navigator.language.start
   stage: [null, null], versus: DATA.compared ? 1 : 0, zoom: 1, only: null };
 
 // words and numbers ---------------------------------------------------------------------------------------------------
-const say = (key, values = {}) => (WORDS[state.lang][key] ?? WORDS.en[key] ?? key).replace(/\{(\w+)\}/g, (_, k) => values[k] ?? '');
+const say = (key, values = {}) => device(WORDS[state.lang][key] ?? WORDS.en[key] ?? key).replace(/\{(\w+)\}/g, (_, k) => values[k] ?? '');
+const device = t => !DATA.cpu ? t : state.lang === 'zh' ? t.replace(/张 GPU/g, '个进程').replace(/ ?GPU(?= \{)/g, '进程').replace(/ ?GPU ?/g, '进程').replace(/单卡/g, '单进程').replace(/一张卡/g, '一个进程') : t.replace(/GPU/g, 'rank'); // ranks on a CPU are no GPUs
 const term = t => WORDS[state.lang].terms[t] || t, kindName = k => WORDS[state.lang].kinds[k] || k;
 const comma = () => state.lang === 'zh' ? '、' : ', ';
 const num = (x, d = 0) => x.toLocaleString('en-US', { minimumFractionDigits: d, maximumFractionDigits: d }).replace('-', '−');
@@ -181,13 +182,13 @@ function drawMap(p, which, bands, most) {
     p.stages.forEach((s, k) => {
       const y = top + k * (high + gap);
       svg.append(el('text', { x: 0, y: y + (high > 30 ? 13 : high / 2 + 4) }, p.pp > 1 ? `${W < 480 ? '' : say('stage') + ' '}${k}` : ''));
-      if (high > 30 || p.pp === 1) svg.append(el('text', { x: 0, y: y + (p.pp > 1 ? 28 : high / 2 + 4), class: 'quiet' }, `${W < 480 ? '' : 'GPU '}${span(k * n, k * n + n - 1)}`));
+      if (high > 30 || p.pp === 1) svg.append(el('text', { x: 0, y: y + (p.pp > 1 ? 28 : high / 2 + 4), class: 'quiet' }, W < 480 ? span(k * n, k * n + n - 1) : say('gpu_n', { r: span(k * n, k * n + n - 1) })));
       let x = left;
       for (const [a, b, si, what] of s.runs) {
         const st = p.strategies[si], w = (b - a + 1) * unit, dim = state.only !== null && state.only !== looks(st), layer = what ? say(what === 'head' ? 'head_layer' : what) : `${say(a === b ? 'layer' : 'layers')} ${span(a, b)}`;
         for (let r = 0; r < rows; r++) {
           const place = st.places?.[r], c = colourOf(st), shade = place && st.width > 1 && !bands ? mix(c, .62 * place[0] / st.width) : c;
-          const about = [layer, `${st.name}: ${words(st)}`, place && !bands ? say('gpu_n', { r: k * n + r }) : `GPU ${span(k * n, k * n + n - 1)}`, place && !bands && st.width > 1 ? say(st.ulysses ? 'part_seq' : 'part', { i: place[0] + 1, n: st.width }) : null, place && !bands && st.dp > 1 ? say('samples', { i: place[1] + 1, n: st.dp }) : null].filter(Boolean).join('\n');
+          const about = [layer, `${st.name}: ${words(st)}`, place && !bands ? say('gpu_n', { r: k * n + r }) : say('gpu_n', { r: span(k * n, k * n + n - 1) }), place && !bands && st.width > 1 ? say(st.ulysses ? 'part_seq' : 'part', { i: place[0] + 1, n: st.width }) : null, place && !bands && st.dp > 1 ? say('samples', { i: place[1] + 1, n: st.dp }) : null].filter(Boolean).join('\n');
           const box = { x, y: y + r * rh, width: Math.max(w, 1), height: rh };
           const g = el('g', { class: dim ? 'faint' : null, tip: about }, el('rect', { ...box, fill: shade, class: 'cell', 'data-mark': r === 0 || !bands && rows <= 16, tip: about }));
           if (st.recompute) g.append(el('rect', { ...box, fill: `url(#${id}-re)`, 'pointer-events': 'none' }));

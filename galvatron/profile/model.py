@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['TIME_FIELDS', 'MEMORY_FIELDS', 'Muted', 'imagined', 'Alone', 'few_layers', 'Rank', 'passes', 'alternate', 'excess',
            'Live', 'memory', 'held_by', 'flying', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point', 'end_points',
-           'depth_row', 'can_share', 'tasks_for', 'wanted', 'is_done', 'is_oom', 'run_task', 'build', 'oom_rows',
-           'Book', 'machine_of', 'start_profile', 'run_group', 'rank_threads', 'profile_model']
+           'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task', 'build',
+           'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'rank_threads', 'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
 import gc,os,sys,time,weakref
@@ -17,16 +17,18 @@ from pathlib import Path
 import torch
 from torch import distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from fastcore.basics import patch
+from torch.utils._pytree import tree_leaves,tree_map
 from tqdm.auto import tqdm
 
-from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy
+from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy,_misfits
 from .arguments import ProfileModelArgs,batches_and_lengths,check_folder,widths_of,write_analytic
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
 from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.groups import Place
-from ..runtime.parallelise import attention_kernels
+from ..runtime.optim import AdamW,clip_grad_norm
+from ..runtime.parallelise import attention_kernels,recipe_of
 from ..runtime.stage import StageModel
 
 # %% ../../nbs/05_profile.model.ipynb #02f949d5
@@ -63,34 +65,64 @@ class Alone(Place):
         return torch.distributed.device_mesh.DeviceMesh.from_group([one]*3, self.device.type, mesh=torch.tensor([[[0]]]), mesh_dim_names=('rep','shard','tp'))
 
 # %% ../../nbs/05_profile.model.ipynb #d58b4a9a
-def few_layers(spec, n:int, longest:int):
-    "The spec and the HuggingFace config of the same model with `n` layers, and positions for the longest sequence"
-    config = spec.hf_config()
-    if hasattr(config, 'n_positions'): config.n_positions = max(config.n_positions, longest)
-    config.num_hidden_layers = n
-    if hasattr(config, 'layer_types') and config.layer_types: config.layer_types = config.layer_types[:n]
-    return replace(spec, layer_types=(replace(spec.layer_types[0], count=n),)), config
+def few_layers(spec, counts:tuple, longest:int):
+    "The spec and the HuggingFace config of the same model with few layers of each type, and positions for the longest sequence"
+    small = spec.with_layers(counts)
+    config = small.hf_config()
+    for key in ('n_positions','max_position_embeddings') if recipe_of(config.model_type).positions else ():
+        if hasattr(config, key): setattr(config, key, max(getattr(config, key), longest))
+    return small, config
 
 # %% ../../nbs/05_profile.model.ipynb #30ceb6de
 class Rank:
-    "The units that one of `width` ranks holds: embedding, plain layers, a recomputed layer, head"
-    def __init__(self, spec, form:str, width:int, options:RunOptions, device, layers:int=1, longest:int=0):
-        u = form=='ulysses' and width>1
-        one = LayerStrategy(width, ulysses=u)
-        plan = Plan((*(one,)*layers, replace(one, recompute=True)), VocabStrategy(width, u), global_bsz=width)
+    "The units that one of `width` ranks holds: embedding, of each type plain layers and a recomputed one, head"
+    def __init__(self, spec, form:str, width:int, options:RunOptions, device, counts:tuple=(), longest:int=0, kinds:tuple=None):
+        u, types = form=='ulysses' and width>1, spec.layer_types
+        counts = tuple(max(n, 1+(len(types)>1)) for n in counts or (1,)*len(types))
+        one = [LayerStrategy(width if kinds is None or k in kinds else 1, ulysses=u) for k in range(len(types))]
+        plan = Plan(tuple(t for s,n in zip(one, counts) for t in [s]*(n-1) + [replace(s, recompute=True), s]), VocabStrategy(width, u), global_bsz=width)
         self.options = replace(options, sequence_parallel=form=='sp')
         place = Alone(plan, self.options, device) if width>1 else Place.solo(device)
-        small,config = few_layers(spec, plan.n_layers, longest)
-        self.model = StageModel(small, plan, self.options, place, config=config)
-        self.width,self.split,self.device,self.hidden = width, 1 if form=='tp' else width, device, spec.layer_types[0].hidden
-        self.vocab = spec.vocab
+        self.spec,config = few_layers(spec, tuple(n+1 for n in counts), longest)
+        self.model = StageModel(self.spec, plan, self.options, place, config=config)
+        self.width,self.form,self.device,self.strategies,self.plain,self.again = width,form,device,one,[],[]
         for unit in self.model.units:
             if unit.copies: unit.copies.last,unit.copies.brief = False,False # filled once, as within a step
-        self.embed,*self.plain,self.again,self.head = self.model.units
+        if device.type=='cuda': # as with our optimizer and one micro-batch
+            self.model.keep_gradients_low()
+            for unit in self.model.units:
+                if unit.copies: unit.copies.low = self.model.low_gradients
+        self.embed,*rest,self.head = self.model.units
+        for n in counts:
+            layers,rest = rest[:n+1],rest[n+1:]
+            self.again.append(layers.pop(n-1))
+            self.plain.append(layers)
 
-    def unit(self, name): return next(u for u in self.model.units if u.name==name)
-    def x(self, batch, seq): return torch.randn(batch, seq//self.split, self.hidden, device=self.device, dtype=self.model.dtype, requires_grad=True)
-    def tokens(self, batch, seq): return torch.randint(0, self.vocab, (batch, seq), device=self.device)
+    def chain(self, counts:tuple)->list:
+        "The layers of a whole model"
+        return [u for us,n in zip(self.plain, counts) for u in [*us[:n-1], us[-1]]]
+
+# %% ../../nbs/05_profile.model.ipynb #b702dcd8
+@patch
+def split(self:Rank, width:int)->int: # by how much a rank's tokens are fewer than a sample's
+    return 1 if self.form=='tp' else width
+
+@patch
+def enters(self:Rank, batch:int, seqs:tuple, k:int|None)->list:
+    "Random tensors as they enter a layer of type `k`, or the head"
+    n = sum(map(len, self.plain[:k])) + len(self.plain[:k]) if k is not None else self.spec.n_layers
+    types = tuple(replace(t, seq=s, cross_seq=t.cross_seq and seqs[0]) for t,s in zip(self.spec.layer_types, seqs))
+    cut = self.split(self.width if k is None else self.strategies[k].width)
+    return [torch.randn(batch, length//cut, h, device=self.device, dtype=self.model.dtype, requires_grad=True) for length,h in replace(self.spec, layer_types=types).stream(n)]
+
+@patch
+def reads(self:Rank, batch:int, seqs:tuple)->tuple: # (inputs of the embedding by name, labels)
+    "A random batch"
+    spec,device = self.spec,self.device
+    if size := spec.image_size:
+        return dict(pixel_values=torch.randn(batch, spec.config.get('num_channels', 3), size, size, device=device)), torch.randint(0, spec.outputs, (batch,), device=device)
+    text = lambda length: torch.randint(0, spec.vocab, (batch, length), device=device)
+    return {name: text(length) for name,length in zip(self.model.recipe.inputs, seqs)}, text(seqs[-1])
 
 # %% ../../nbs/05_profile.model.ipynb #590241d0
 def passes(
@@ -188,7 +220,7 @@ def flying(unit)->list:
     "The tensors that stand for a unit's parameters while it runs: working copies, or the parameters themselves"
     return [unit.copies.copies.get(p, p) if unit.copies else p for p in unit.module.parameters()]
 
-# %% ../../nbs/05_profile.model.ipynb #157cdebb
+# %% ../../nbs/05_profile.model.ipynb #a1c11e8d
 def pass_memory(
     forward, # Makes the output from nothing
     x, # Input to whose gradient the backward runs, or None
@@ -200,13 +232,14 @@ def pass_memory(
     "What one forward and backward hold"
     forward() # fills working copies and lazy buffers
     device = next(unit.module.parameters()).device
-    with memory(device, [*held_by(unit), *(t for t in (x, gradient, *others) if t is not None)]) as read:
+    with memory(device, [*held_by(unit), *(t for t in tree_leaves((x, gradient, others)) if t is not None)]) as read:
         y = forward()
         kept,peak = read()
         if x is None: return kept/MIB, 0., peak/MIB
-        g = torch.autograd.grad(y, [x, *(flying(unit) if weights else ())], gradient)
+        xs,ws = tree_leaves(x),flying(unit) if weights else []
+        g = torch.autograd.grad(y, xs+ws, gradient, allow_unused=True) # of what a layer only lets pass there is none
         _,high = read()
-        fresh = sum(_local(w).untyped_storage().nbytes() for w in g[1:])
+        fresh = sum(_local(w).untyped_storage().nbytes() for w in g[len(xs):] if w is not None)
         peak,high = peak-fresh,high-fresh
         del y,g
     return kept/MIB, (high-kept)/MIB, max(peak, high)/MIB
@@ -214,36 +247,51 @@ def pass_memory(
 # %% ../../nbs/05_profile.model.ipynb #0855670f
 @dataclass(frozen=True)
 class Task:
-    "One point to measure: a layer, with the ends of the model where `ends`, and whole models of `depths` layers"
-    form:str; width:int; batch:int; seq:int
+    "One point to measure: a layer of each of `kinds`, with the ends of the model where `ends`, and whole models of `depths` layers"
+    form:str; width:int; batch:int
+    seqs:tuple # length of a sample, for each type of layers
+    kinds:tuple=(0,) # types of layers that so many ranks can share
     ends:bool=False
-    depths:tuple=()
-    def __str__(self): return f'{self.form} {self.width}, {self.batch} x {self.seq}'
+    depths:tuple=() # layers of each type
+    def __str__(self): return f'{self.form} {self.width}, {self.batch} x {max(self.seqs)}'
+    @property
+    def tokens(self)->int: return self.batch*max(self.seqs)
+    @property
+    def points(self)->list: # (kind, type, length) of the points it measures
+        return [('layer', k, self.seqs[k]) for k in self.kinds] + ([('embed', 0, self.seqs[0]), ('head', 0, self.seqs[-1])] if self.ends else [])
 
 # %% ../../nbs/05_profile.model.ipynb #7e4f6a2e
 class Bench:
     "Inputs of one batch and length, and what runs on them"
-    def __init__(self, r:Rank, batch:int, seq:int):
-        self.r,self.x,self.tokens = r,r.x(batch, seq),r.tokens(batch, seq)
-        self.g,self.kw = torch.randn_like(self.x),r.model.rope(r.plain[0].context, seq)
-    def layer(self, unit):
-        self.x.grad = None # the gradient of the input goes on to the layer before, it is not added up
-        return unit(self.x, **self.kw)
-    def embed(self): return self.r.embed(self.tokens)
+    def __init__(self, r:Rank, batch:int, seqs:tuple):
+        self.r,self.xs,self.h,(self.inputs,self.labels) = r,[r.enters(batch, seqs, k) for k in range(len(seqs))],r.enters(batch, seqs, None),r.reads(batch, seqs)
+        self.kw = r.model.rope(r.plain[0][0].context, seqs[0])
+        with torch.no_grad():
+            self.gs = [torch.randn_like(self.layer(us[0], k)) for k,us in enumerate(r.plain)]
+            self.ge = tree_map(torch.randn_like, self.embed())
+
+    def fresh(self):
+        "Forget the gradients of inputs: they go on to the layer before, they are not added up"
+        for x in tree_leaves((self.xs, self.h)): x.grad = None
+    def layer(self, unit, k):
+        self.fresh()
+        out = unit(*self.xs[k], **self.kw)
+        return out if isinstance(out, torch.Tensor) else next(y for y in out if all(y is not x for x in self.xs[k])) # the other one only passes
+    def embed(self): return self.r.embed(**self.inputs)
     def head(self, x=None):
-        if x is None: self.x.grad = None
-        return self.r.head(self.x if x is None else x, self.tokens)/self.tokens.numel()
-    def whole(self, n):
+        if x is None: self.fresh()
+        return self.r.head(*(self.h if x is None else x), self.labels)/self.labels.numel()
+    def whole(self, counts):
         y = self.embed()
-        for u in self.r.plain[:n]: y = u(y, **self.kw)
-        return self.head(y)
+        for u in self.r.chain(counts): y = u(*(y if isinstance(y, tuple) else (y,)), **self.kw)
+        return self.head((y,))
 
 # %% ../../nbs/05_profile.model.ipynb #ceff40ed
-def times(b:Bench, ends:bool, depths:tuple, budget_ms:float, heat_ms:float=0.)->dict: # Name -> times of its forward and backward
+def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -> times of its forward and backward
     "Times of everything at one point, in alternation: whole models between the passes of layers"
-    r = b.r
-    runs = dict(plain=passes(lambda: b.layer(r.plain[0]), b.g)) | {n:[lambda n=n: b.whole(n)] for n in depths} | dict(again=passes(lambda: b.layer(r.again), b.g))
-    if ends: runs |= dict(embed=passes(b.embed, b.g), head=passes(b.head, None))
+    r,passing = b.r,lambda unit, k: passes(lambda: b.layer(unit, k), b.gs[k])
+    runs = {('plain',k): passing(r.plain[k][0], k) for k in task.kinds} | {n: [lambda n=n: b.whole(n)] for n in task.depths} | {('again',k): passing(r.again[k], k) for k in task.kinds}
+    if task.ends: runs |= dict(embed=passes(b.embed, b.ge), head=passes(b.head, None))
     return alternate(runs, r.device, budget_ms, heat_ms)
 
 def _time_fields(f, b): return dict(forward_ms=median_spread(f)[0], backward_ms=median_spread(b)[0], spread=median_spread([x+y for x,y in zip(f, b)])[1])
@@ -252,28 +300,28 @@ def _time_fields(f, b): return dict(forward_ms=median_spread(f)[0], backward_ms=
 def layer_point(b:Bench, task, do:set, got:dict, k:int=0)->Point:
     "The point of a layer from its times and memory; `do` holds time, memory, or both"
     r,out = b.r,{}
-    if 'time' in do: out |= _time_fields(*got['plain']) | dict(recompute_ms=max(0., excess(got['again'][1], got['plain'][1])))
-    b.x.grad = None
+    if 'time' in do: out |= _time_fields(*got['plain',k]) | dict(recompute_ms=max(0., excess(got['again',k][1], got['plain',k][1])))
+    b.fresh()
     if 'memory' in do:
-        for u,(kept,working) in zip((r.plain[0],r.again), (('activation_mib','working_mib'),('checkpoint_mib','replay_mib'))):
-            out[kept],out[working],_ = pass_memory(lambda: b.layer(u), b.x, b.g, u, tree_leaves(b.kw))
-    return Point('layer', k, task.form, task.width, task.batch, task.seq, **out)
+        for u,(kept,working) in zip((r.plain[k][0],r.again[k]), (('activation_mib','working_mib'),('checkpoint_mib','replay_mib'))):
+            out[kept],out[working],_ = pass_memory(lambda: b.layer(u, k), b.xs[k], b.gs[k], u, b.kw)
+    return Point('layer', k, task.form, task.width, task.batch, task.seqs[k], **out)
 
 # %% ../../nbs/05_profile.model.ipynb #93bb98bb
 def end_points(b:Bench, task, do:set, got:dict)->list:
     "The points of embedding and head"
     out = {k:_time_fields(*got[k]) if 'time' in do else {} for k in ('embed','head')}
-    b.x.grad = None
+    b.fresh()
     if 'memory' in do:
-        out['embed']['activation_mib'],*_ = pass_memory(b.embed, None, b.g, b.r.embed, (b.tokens,))
-        kept,_,peak = pass_memory(b.head, b.x, None, b.r.head, (b.tokens,), True)
+        out['embed']['activation_mib'],*_ = pass_memory(b.embed, None, b.ge, b.r.embed, b.inputs)
+        kept,_,peak = pass_memory(b.head, b.h, None, b.r.head, b.labels, True)
         out['head'] |= dict(activation_mib=kept, peak_mib=peak)
-    return [Point(kind, 0, task.form, task.width, task.batch, task.seq, **d) for kind,d in out.items()]
+    return [Point(kind, 0, task.form, task.width, task.batch, seq, **out[kind]) for kind,_,seq in task.points if kind!='layer']
 
 # %% ../../nbs/05_profile.model.ipynb #8e48739b
-def depth_row(b:Bench, n:int, task, do:set, got:dict, budget_ms:float, step:bool=True)->dict:
+def depth_row(b:Bench, n:tuple, task, do:set, got:dict, budget_ms:float, step:bool=True)->dict:
     "One whole model on one rank; `step` times the optimizer too"
-    row,first = dict(layers=[n], batch=task.batch, seq=[task.seq]),min(task.depths)
+    row,first = dict(layers=[*n], batch=task.batch, seq=[*task.seqs]),task.depths[0]
     if 'time' in do:
         base,(ms,) = got[first][0],got[n]
         row['forward_ms'],row['spread'] = median_spread(base)[0] + (excess(ms, base) if n!=first else 0.), median_spread(ms)[1]
@@ -281,16 +329,20 @@ def depth_row(b:Bench, n:int, task, do:set, got:dict, budget_ms:float, step:bool
     if 'time' in do and step: row |= _optimizer_row(b, n, budget_ms)
     return row
 
-def _params(r, n): return list({id(p):p for u in (r.embed, *r.plain[:n], r.head) for p in u.module.parameters()}.values())
+def _params(r, n): return list({id(p):p for u in (r.embed, *r.chain(n), r.head) for p in u.module.parameters()}.values())
 
 # %% ../../nbs/05_profile.model.ipynb #71223437
 def _optimizer_row(b, n, budget_ms):
-    "Time of an AdamW step over all parameters"
+    "Time of clipping and an AdamW step over all parameters, as the trainer does them"
     b.whole(n).backward()
     r,params = b.r,_params(b.r, n)
-    opt = torch.optim.AdamW(params, lr=1e-4, fused=True)
-    once_ms([opt.step], r.device)
-    ms = once_ms([opt.step]*int(min(10, max(3, budget_ms/max(once_ms([opt.step], r.device)[0], 1e-3)))), r.device)
+    opt = AdamW(params, lr=1e-4, foreach=True)
+    if r.device.type=='cuda': opt.model = r.model
+    def step():
+        clip_grad_norm(r.model, 1., opt)
+        opt.step()
+    once_ms([step], r.device)
+    ms = once_ms([step]*int(min(10, max(3, budget_ms/max(once_ms([step], r.device)[0], 1e-3)))), r.device)
     return dict(mparams=sum(p.numel() for p in params)/1e6, optimizer_ms=median_spread(ms)[0])
 
 # %% ../../nbs/05_profile.model.ipynb #64c3852f
@@ -299,7 +351,7 @@ def _depth_memory(b, n):
     r,params = b.r,_params(b.r, n)
     b.whole(n).backward() # fills working copies and gradients
     copies = [w for u in r.model.units if u.copies for w in u.copies.copies.values()]
-    with memory(r.device, [*params, *(p.grad for p in params), *r.model.buffers(), *copies, b.tokens, *tree_leaves(b.kw)]) as read:
+    with memory(r.device, [*params, *(p.grad for p in params), *r.model.buffers(), *copies, *tree_leaves((b.inputs, b.labels, b.kw))]) as read:
         loss = b.whole(n)
         act,_ = read()
         loss.backward()
@@ -310,23 +362,26 @@ def _depth_memory(b, n):
 
 # %% ../../nbs/05_profile.model.ipynb #e6149114
 def can_share(t, form:str, width:int, seqs)->bool:
-    "Whether `width` ranks can share a layer in this form"
-    if t.heads%width: return False
-    kv = t.kv_heads%width==0 or width%t.kv_heads==0 or form=='ulysses'
-    return kv and (form=='ulysses' or t.ffn%width==0) and (form=='tp' or all(s%width==0 for s in seqs))
+    "Whether a plan can let `width` ranks share a layer in this form"
+    return not any(m for s in seqs for m in _misfits(replace(t, seq=s), width, form=='ulysses', form=='sp'))
 
 # %% ../../nbs/05_profile.model.ipynb #bc45f417
 def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     seqs = tuple(t.seq for t in spec.layer_types)
-    points,t,out = batches_and_lengths(a, seqs),spec.layer_types[0],[]
+    points,types,out = batches_and_lengths(a, seqs),spec.layer_types,[]
     forms = [f for f in a.forms.split(',') if f]
     if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
         for form in ['tp'] if w==1 else forms:
-            if can_share(t, form, w, [s[0] for _,s in points]):
-                out += [Task(form, w, b, s[0], form!='ulysses', (a.layernum_min,a.layernum_max) if w==1 else ()) for b,s in points]
+            kinds = tuple(k for k,t in enumerate(types) if w==1 or can_share(t, form, w, [s[k] for _,s in points]))
+            if kinds: out += [Task(form, w, b, s, kinds, form!='ulysses', depths_of(a, len(types)) if w==1 else ()) for b,s in points]
     return out
+
+def depths_of(a:ProfileModelArgs, n:int)->tuple:
+    "Whole models to measure: the smallest, and one more for each of `n` types of layers"
+    least = (max(a.layernum_min, 1+(n>1)),)*n
+    return least, *((*least[:k], max(a.layernum_max, least[k]+1), *least[k+1:]) for k in range(n))
 
 # %% ../../nbs/05_profile.model.ipynb #2b7b1d5c
 TIME_FIELDS,MEMORY_FIELDS = ('forward_ms','backward_ms'),('activation_mib',)
@@ -340,13 +395,12 @@ def wanted(a:ProfileModelArgs)->set:
 # %% ../../nbs/05_profile.model.ipynb #8ce49624
 def is_done(task:Task, m:ModelProfile, do:set)->bool:
     "Whether the profile holds what the task would measure"
-    rows = {d['layers'][0]:d for d in m.depths if (d['batch'],d['seq'])==(task.batch,[task.seq])}
+    rows = {tuple(d['layers']):d for d in m.depths if (d['batch'],d['seq'])==(task.batch,[*task.seqs])}
     whole = lambda d: d.get('oom') or (('time' not in do or 'forward_ms' in d) and ('memory' not in do or 'states_mib' in d))
     if not all(n in rows and whole(rows[n]) for n in task.depths): return False
-    have = {p.kind:p for p in m.points if (p.form,p.width,p.batch,p.seq)==(task.form,task.width,task.batch,task.seq)}
+    have = {(p.kind,p.type,p.seq):p for p in m.points if (p.form,p.width,p.batch)==(task.form,task.width,task.batch)}
     fields = [f for k,fs in (('time',TIME_FIELDS),('memory',MEMORY_FIELDS)) if k in do for f in fs]
-    kinds = ('layer','embed','head') if task.ends else ('layer',)
-    return all(k in have and (have[k].oom or all(getattr(have[k], f) is not None for f in fields)) for k in kinds)
+    return all(k in have and (have[k].oom or all(getattr(have[k], f) is not None for f in fields)) for k in task.points)
 
 # %% ../../nbs/05_profile.model.ipynb #38ae1644
 def is_oom(e:BaseException)->bool:
@@ -357,19 +411,19 @@ def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool)->tuple: # Points
     "Measure one task; the first of a build heats the device for longer, and times the optimizer too"
     do,budget = wanted(a),a.budget_ms or (100. if r.device.type=='cuda' else 40.)
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
-    b = Bench(r, task.batch, task.seq)
+    b = Bench(r, task.batch, task.seqs)
     heat = 0. if r.device.type=='cpu' else budget*(10 if first else 1)
-    got = times(b, task.ends, task.depths, budget, heat) if 'time' in do else {}
-    points = [layer_point(b, task, do, got), *(end_points(b, task, do, got) if task.ends else [])]
+    got = times(b, task, budget, heat) if 'time' in do else {}
+    points = [*(layer_point(b, task, do, got, k) for k in task.kinds), *(end_points(b, task, do, got) if task.ends else [])]
     return points, [depth_row(b, n, task, do, got, budget, first) for n in task.depths]
 
 # %% ../../nbs/05_profile.model.ipynb #7c3b6f8d
 @contextmanager
 def build(group:list, spec, options:RunOptions, device):
     "The units for the form, width and layers of a group of tasks"
-    task,longest = group[0],max(t.seq for t in group)
+    task,longest = group[0],max(max(t.seqs) for t in group)
     with imagined(task.width), attention_kernels(options.flash_attn):
-        r = Rank(spec, task.form, task.width, options, device, max(task.depths, default=1), longest)
+        r = Rank(spec, task.form, task.width, options, device, tuple(map(max, zip(*task.depths))), longest, task.kinds)
         try: yield r
         finally:
             del r
@@ -379,8 +433,7 @@ def build(group:list, spec, options:RunOptions, device):
 # %% ../../nbs/05_profile.model.ipynb #89aca5bc
 def oom_rows(task:Task)->tuple: # Points, depth rows
     "What is recorded for a task that ran out of memory"
-    kinds = ('layer','embed','head') if task.ends else ('layer',)
-    return [Point(k, 0, task.form, task.width, task.batch, task.seq, oom=True) for k in kinds], [dict(layers=[n], batch=task.batch, seq=[task.seq], oom=True) for n in task.depths]
+    return [Point(kind, k, task.form, task.width, task.batch, seq, oom=True) for kind,k,seq in task.points], [dict(layers=[*n], batch=task.batch, seq=[*task.seqs], oom=True) for n in task.depths]
 
 # %% ../../nbs/05_profile.model.ipynb #86efbf8e
 class Book:
@@ -439,7 +492,7 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
                 if time.time()>book.deadline: return
                 bar.set_postfix_str(str(task), refresh=False)
                 try:
-                    if full and task.batch*task.seq>=full: raise MemoryError
+                    if full and task.tokens>=full: raise MemoryError
                     try: out = run_task(task, r, a, first=task is group[0])
                     except Exception as e: # a layer may fit where whole models do not
                         if not (is_oom(e) and task.depths): raise
@@ -449,7 +502,7 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
                 except Exception as e:
                     if not is_oom(e): raise
                     if not full: _warn(f'{task}: out of memory; recorded as such, for this point and larger ones')
-                    full = full or task.batch*task.seq; e.__traceback__ = None
+                    full = full or task.tokens; e.__traceback__ = None
                     book.add(*oom_rows(task))
                 bar.update()
     except Exception as e: # the build itself

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['start_all_gather', 'start_reduce_scatter', 'copy_in', 'reduce_out', 'gather_in', 'scatter_out', 'all_to_all',
-           'gather_linears', 'local', 'vocab_embed', 'vocab_cross_entropy', 'Call', 'count_collectives']
+           'gather_linears', 'local', 'vocab_embed', 'fused', 'in_rows', 'vocab_cross_entropy', 'Call',
+           'count_collectives']
 
 # %% ../../nbs/22_runtime.collectives.ipynb #81ded787
 import warnings
@@ -185,10 +186,10 @@ def _scaled_softmax_(z:Tensor, lse:Tensor, g:Tensor)->Tensor:
 # %% ../../nbs/22_runtime.collectives.ipynb #9a76b356
 _compiled = {} # function -> its compiled form, or itself where compiling failed
 
-def _fused(f, z:Tensor, *args):
+def fused(f, z:Tensor, *args):
     "f(z, *args), as one kernel if `z` is on a GPU"
     if not z.is_cuda: return f(z, *args)
-    if f not in _compiled: _compiled[f] = torch.compile(f, dynamic=True)
+    if f not in _compiled: _compiled[f] = torch.compile(f)
     try: return _compiled[f](z, *args)
     except Exception as e:
         if _compiled[f] is f or isinstance(e, torch.OutOfMemoryError): raise
@@ -196,6 +197,18 @@ def _fused(f, z:Tensor, *args):
         _compiled[f] = f
         return f(z, *args)
 
+# %% ../../nbs/22_runtime.collectives.ipynb #125e1843
+_ROW = 1024
+
+def in_rows(
+    *tensors, # contiguous, of one size, or None
+)->tuple: # (`[rows, 1024]` of each, the remaining numbers of each)
+    "Tensors as rows that a compiled function reads fast, and what remains of them"
+    flat = [None if t is None else t.view(-1) for t in tensors]
+    k = flat[0].numel()//_ROW*_ROW
+    return [None if t is None else t[:k].view(-1, _ROW) for t in flat], [None if t is None else t[k:] for t in flat]
+
+# %% ../../nbs/22_runtime.collectives.ipynb #fb021a0b
 def _blocks(z:Tensor, chunk:int):
     "Slices of rows: all where no temporary is made, else `chunk`, by default as many as make 2^26 numbers (256 MiB in float32)"
     step = chunk or (len(z) if z.is_cuda and _compiled.get(_lse) is not _lse else 2**26//max(1, z.shape[1])) or 1
@@ -218,7 +231,7 @@ def _token_stats(logits, labels, first, vocab, fp32, chunk):
     out = logits.new_zeros(2, len(logits), dtype=_wide(logits.dtype, fp32))
     out[0] = -torch.inf
     if not z.shape[1]: return out
-    for rows in _blocks(z, chunk): out[0,rows] = _fused(_lse, z[rows], out.dtype)
+    for rows in _blocks(z, chunk): out[0,rows] = fused(_lse, z[rows], out.dtype)
     col, here = _label_columns(labels, first, z.shape[1])
     out[1] = z.gather(1, col)[:,0].to(out.dtype).masked_fill_(~here, 0)
     return out
@@ -231,7 +244,7 @@ def _write_gradient(logits, labels, lse, g, first, vocab, chunk):
     if not z.shape[1]: return
     col, here = _label_columns(labels, first, z.shape[1])
     at_label = ((z.gather(1, col)[:,0].to(lse.dtype)-lse).exp_()-here.to(lse.dtype)).mul_(g)
-    for rows in _blocks(z, chunk): _fused(_scaled_softmax_, z[rows], lse[rows], g[rows])
+    for rows in _blocks(z, chunk): fused(_scaled_softmax_, z[rows], lse[rows], g[rows])
     z.scatter_(1, col, at_label[:,None].to(z.dtype))
 
 # %% ../../nbs/22_runtime.collectives.ipynb #ebf1e2c9

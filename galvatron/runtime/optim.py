@@ -7,13 +7,15 @@ __all__ = ['grad_norm', 'clip_grad_norm', 'scale_gradients', 'AdamW', 'adamw', '
 
 # %% ../../nbs/26_runtime.optim.ipynb #2a8c8793
 import torch
+from fastcore.basics import patch
 from torch import Tensor, distributed as dist
 from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from ..plan import GalvatronError
 from .arguments import lr_at
-from .stage import StageModel
+from .collectives import fused, in_rows
+from .stage import StageModel, exact_gradient
 
 # %% ../../nbs/26_runtime.optim.ipynb #41132cf7
 def _local(t): return t.to_local() if isinstance(t, DTensor) else t # of what needs no gradient
@@ -25,8 +27,9 @@ def grad_norm(
     by_copies = {}
     for g in model.named_global_parameters():
         if g.param.grad is None or g.tied or not _local(g.param.grad).numel(): continue
-        by_copies.setdefault(g.copies, []).append(_local(g.param.grad))
-    squares = [torch.stack(torch._foreach_norm(gs)).double().square().sum()/c for c,gs in by_copies.items()]
+        by_copies.setdefault((g.copies, g.param.grad.dtype), []).append(_local(g.param.grad))
+    wide = lambda dtype: torch.promote_types(dtype, torch.float32)
+    squares = [torch.stack(torch._foreach_norm(gs, 2, dtype=wide(dtype))).double().square().sum()/c for (c,dtype),gs in by_copies.items()]
     total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64, device=model.place.device)
     if model.place.world>1: dist.all_reduce(total)
     return total.sqrt()
@@ -35,11 +38,15 @@ def grad_norm(
 def clip_grad_norm(
     model:StageModel, # with complete gradients
     max_norm:float, # largest norm allowed; 0: do not clip
+    optimizer=None, # an `AdamW` whose next step then scales what it reads; default: the gradients are scaled in place
 )->Tensor: # scalar: the norm before clipping
     "Scale the gradients of the whole model so that their norm is at most `max_norm`; GalvatronError if that is negative"
     if max_norm<0: raise GalvatronError(f'clip_grad: {max_norm} is negative (0 turns clipping off)')
     norm = grad_norm(model)
-    if max_norm: scale_gradients(model, (max_norm/(norm+1e-6)).clamp(max=1.))
+    if max_norm:
+        factor = (max_norm/(norm+1e-6)).clamp(max=1.)
+        if optimizer is None: scale_gradients(model, factor)
+        else: optimizer.factor = factor
     return norm
 
 def scale_gradients(
@@ -47,16 +54,60 @@ def scale_gradients(
     factor:Tensor, # scalar
 ):
     "Multiply all gradients by a factor"
-    grads = [_local(p.grad) for p in model.parameters() if p.grad is not None]
+    grads = [exact_gradient(p) for p in model.parameters() if p.grad is not None]
     torch._foreach_mul_(grads, factor.to(grads[0].dtype))
 
 # %% ../../nbs/26_runtime.optim.ipynb #b33c18e3
+def _update(p, g, m, v, w, h, factor):
+    "One step of AdamW in place, for parameters `p` with moments `m` and `v`; `w`, if any, becomes the copy of the new `p`"
+    keep, rate, rest1, rest2, eps, root = h.unbind()
+    g = g.to(p.dtype)*factor
+    m_new, v_new = m+rest1*(g-m), v+rest2*(g*g-v)
+    p_new = keep*p - rate*m_new/(v_new.sqrt()/root+eps)
+    for old,new in ((m, m_new), (v, v_new), (p, p_new), (w, p_new)):
+        if old is not None: old.copy_(new)
+
+def _numbers(group, step:int)->list:
+    "What a step depends on: 1-lr*decay, lr/(1-b1^t), 1-b1, 1-b2, eps, sqrt(1-b2^t)"
+    lr, (b1,b2) = group['lr'], group['betas']
+    return [1-lr*group['weight_decay'], lr/(1-b1**step), 1-b1, 1-b2, group['eps'], (1-b2**step)**.5]
+
+# %% ../../nbs/26_runtime.optim.ipynb #8d67c869
 class AdamW(torch.optim.AdamW):
-    "PyTorch's AdamW, computing on the local parts of parameters on any meshes"
+    "PyTorch's AdamW on the local parts of parameters on any meshes; with `model`, in one pass that also scales the gradients and renews the working copies"
+    model = factor = None
     def _init_group(self, group, *lists):
         complex = super()._init_group(group, *lists)
         for ts in lists: ts[:] = map(_local, ts)
         return complex
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        factor, self.factor = self.factor, None
+        if self.model is None:
+            if factor is not None: torch._foreach_mul_(gs := [_local(p.grad) for g in self.param_groups for p in g['params'] if p.grad is not None], factor.to(gs[0].dtype))
+            return super().step(closure)
+        copies = self.model.lasting_copies()
+        for group in self.param_groups: self._in_one(group, copies, factor)
+
+# %% ../../nbs/26_runtime.optim.ipynb #4e0444ae
+@patch
+def _in_one(self:AdamW, group, copies, factor):
+    "The step of one group of parameters, each in one pass"
+    ps, gs, ms, vs, _, steps = lists = [[] for _ in range(6)]
+    self._init_group(group, *lists)
+    numbers = {}
+    for at,p,g,m,v,t in zip([p for p in group['params'] if p.grad is not None], ps, gs, ms, vs, steps):
+        if (now := int(t.add_(1))) not in numbers:
+            h = torch.tensor(_numbers(group, now), dtype=torch.promote_types(p.dtype, torch.float32))
+            numbers[now] = (h.pin_memory() if p.is_cuda else h).to(p.device, non_blocking=True)
+        unit, w = copies.get(at, (None, None))
+        h, f = numbers[now], numbers[now].new_ones(()) if factor is None else factor.to(numbers[now].dtype)
+        def write():
+            for big,(tp, tg, tm, tv, tw) in zip((True, False), in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach())): # the compiler must not meet a parameter whose gradient has another precision
+                if tp.numel(): fused(_update, tp, tg, tm, tv, tw, h, f) if big else _update(tp, tg, tm, tv, tw, h, f)
+        if w is None: write()
+        else: unit.fill(at, w, write)
 
 # %% ../../nbs/26_runtime.optim.ipynb #a9cfb056
 def adamw(
@@ -65,13 +116,16 @@ def adamw(
     betas:tuple=(0.9, 0.999), # decay of the moments
     eps:float=1e-8, # added to the denominator
     weight_decay:float=0.01, # of matrices
-    fused:bool|None=None, # fused kernel; default: on a GPU
+    one_pass:bool|None=None, # one pass for clipping, update and working copies; default: on a GPU
 )->AdamW:
     "AdamW over this rank's parameters, in two groups: matrices, which decay, and vectors"
     ps = list(model.named_global_parameters())
     groups = [dict(params=[g.param for g in ps if (len(g.shape)>1)==matrix], weight_decay=weight_decay*matrix) for matrix in (True, False)]
-    fused = model.place.device.type=='cuda' if fused is None else fused
-    return AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps, fused=fused, foreach=not fused)
+    optimizer = AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps, foreach=True)
+    if model.place.device.type=='cuda' if one_pass is None else one_pass:
+        optimizer.model = model
+        model.keep_gradients_low()
+    return optimizer
 
 # %% ../../nbs/26_runtime.optim.ipynb #8b0c478d
 def lr_schedule(

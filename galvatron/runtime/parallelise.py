@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
-           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of',
+           'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
            'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'attention_kernels', 'fuse_norms',
-           'bare_forwards', 'compiled', 'parallelise']
+           'bare_forwards', 'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
@@ -26,7 +26,9 @@ except ImportError: varlen_attn = None
 from .. import models
 from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
+from .alibi import with_alibi
 from .collectives import all_to_all, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
+from .overlap import OPTIONS, halve
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #a56b236e
 class Context:
@@ -110,6 +112,8 @@ class Recipe:
     attributes:tuple=() # numbers on a module that count divided features
     model:str='AutoModelForCausalLM' # class of transformers that makes the whole
     inputs:tuple=('tokens',) # what the embedding reads of a micro-batch, by name
+    optional:tuple=() # what it reads if it is there
+    ignored:tuple=() # what samples made for the family hold beside
     first:type|None=None # module before the layers, in place of `Embed`
     block:type|None=None # module around a layer, made with (fresh, model, name of the layer)
     last:type|None=None # module behind the layers, in place of `Head`
@@ -274,6 +278,11 @@ def seed_of(*parts)->int:
     text = '.'.join(map(str, parts)).encode()
     return zlib.crc32(text)<<31 ^ zlib.crc32(text[::-1])
 
+def sow(seed:int):
+    "Seed the generators of the CPU and of the GPU in use; `torch.manual_seed` also formats a traceback, a millisecond, for every kind of device that is not"
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized(): torch.cuda.manual_seed(seed)
+
 def reseed(
     context:Context, # of the layer
     inside:bool=False, # a region begins, otherwise it has ended
@@ -283,7 +292,7 @@ def reseed(
     seed,edge = context.dropout
     context.dropout = seed, edge+1
     where = context.layout.region(context.me)
-    torch.manual_seed(seed_of(seed, edge, where, context.tp_rank if inside else ''))
+    sow(seed_of(seed, edge, where, context.tp_rank if inside else ''))
 
 def seeded(
     module:nn.Module, # layer, or end of the model
@@ -397,16 +406,22 @@ def attention(
 )->tuple: # (`[B, S, heads, d]`, None)
     "Scaled dot-product attention for Hugging Face layers, under Ulysses if the layer's strategy says so"
     if softcap: raise GalvatronError('attention with softcap is not supported')
-    c = module.galvatron
+    c, width = module.galvatron, value.shape[-1]
     if c.sp>1: query,key,value = _to_heads((query, key, value), c)
+    if config := _slopes(module): query,key,value,scaling = with_alibi(query, key, value, config.num_attention_heads, (c.tp_rank+c.sp_rank)*query.shape[1], scaling)
     causal = module.is_causal if is_causal is None else is_causal
     if pieces is not None:
-        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)
+        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)[...,:width]
         return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
     if mask is None: mask = score_mask(query.shape[2], causal, sliding_window, padding_mask, None if position_bias is False else position_bias, query.device)
     out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1])
-    out = out.transpose(1, 2)
+    out = out.transpose(1, 2)[...,:width]
     return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
+
+def _slopes(module):
+    "The config of a module whose heads have ALiBi, None for others"
+    config = getattr(module, 'config', None)
+    return config if getattr(config, 'alibi', False) else None
 
 AttentionInterface.register('galvatron', attention)
 
@@ -440,10 +455,14 @@ def bare_forwards(
         bare = inspect.unwrap(type(m).forward)
         if bare is not type(m).forward: m.forward = types.MethodType(bare, m)
 
-def compiled(f):
-    "Compile a forward"
+def compile_forward(
+    layer:nn.Module, # whose forward
+    exchanges:bool=False, # it contains messages
+):
+    "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    return torch.compile(f, dynamic=False)
+    if exchanges: halve(layer)
+    layer.forward = torch.compile(layer.forward, dynamic=False, options=OPTIONS if exchanges else None)
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
@@ -468,6 +487,6 @@ def parallelise(
     for path in recipe.attributes:
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
-    if compile: layer.forward = compiled(layer.forward)
+    if compile: compile_forward(layer, max(context.tp, context.sp)>1)
     seeded(layer, context)
     return rules

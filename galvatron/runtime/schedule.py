@@ -13,6 +13,7 @@ from fastcore.basics import patch
 from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError, actions
+from .direct import direct_wire, reachable
 from .parallelise import attention_kernels
 from .stage import Documents, StageModel
 
@@ -66,8 +67,8 @@ class Pipeline:
     ):
         self.model, self.place, self.seq, self.steps = model, model.place, seq or model.spec.seq, 0
         spec = model.spec if seq is None else replace(model.spec, layer_types=tuple(replace(t, seq=seq) for t in model.spec.layer_types))
-        self.before, self.behind = self._wires(-1), self._wires(+1)
         self.shapes = [self._shapes(layout, spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
+        self.before, self.behind = self._wires(-1, self.shapes[0]), self._wires(+1, self.shapes[1])
 
     def _shapes(self, layout, stream):
         "Shapes on this rank of the tensors that cross a border; none at the ends"
@@ -77,9 +78,13 @@ class Pipeline:
             if b%nb or length%ns: raise GalvatronError(f'micro-batches of {b} x {length} tokens cannot be sent between stages as {layout}')
         return [(b//nb, length//ns, width) for length,width in stream]
 
-    def _wires(self, step):
+    def _wires(self, step, shapes):
         "Wires for activations and for gradients to one side; none at the end"
-        return [Wire(*self.place.neighbour(step, gradients)) for gradients in (False, True)] if self.place.neighbour(step)[1] else []
+        if not shapes: return []
+        def wire(peer, group):
+            if reachable(self.place.rank, peer, self.place.device): return direct_wire(group, shapes, self.model.dtype, self.place.device)
+            return Wire(peer, group)
+        return [wire(*self.place.neighbour(step, gradients)) for gradients in (False, True)]
 
 # %% ../../nbs/25_runtime.schedule.ipynb #8c879c2b
 @patch
@@ -105,7 +110,7 @@ def _forward(self:Pipeline, micro_batch, got, scale, draw):
     "Forward of one micro-batch: what came in and what went out"
     x = None if got is None else tuple(t.requires_grad_(torch.is_grad_enabled()) for t in got)
     documents = Documents(self.model, *map(micro_batch.get, ('segment_ids', 'position_ids', 'padding_mask')))
-    inputs = {k:micro_batch[k] for k in self.model.recipe.inputs if k in micro_batch}
+    inputs = {k:micro_batch[k] for k in (*self.model.recipe.inputs, *self.model.recipe.optional) if k in micro_batch}
     y = self.model(x, self.seq, inputs, micro_batch.get('labels'), scale, draw, documents)
     if self.behind: self.behind[0].send([t.detach() for t in y])
     return x, y
@@ -149,6 +154,8 @@ def step(self:Pipeline,
     "Forward and backward of a step; the gradients are complete when it returns"
     self.model.train()
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
+    for u in self.model.units:
+        if u.copies: u.copies.low = self.model.low_gradients and len(micro_batches)==1
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches, loss_scale)
     self.model.finish_gradients()
     self.steps += 1

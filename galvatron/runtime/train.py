@@ -84,8 +84,8 @@ def reset_memory(device:torch.device):
 # %% ../../nbs/27_runtime.train.ipynb #7c3bef1e
 class Log:
     "Console, metrics.jsonl and TensorBoard; on ranks other than 0 nothing"
-    COLUMNS = dict(step='6d', loss='9.4f', grad_norm='9.3f', lr='9.2e', ms='9.1f', tokens_per_s='10,.0f', tflops='8.3g', mfu='7.1%', allocated_mib='9,.0f', reserved_mib='9,.0f')
-    NAMES = dict(grad_norm='norm', tokens_per_s='tokens/s', tflops='TFLOP/s', mfu='MFU', allocated_mib='used MiB', reserved_mib='peak MiB')
+    COLUMNS = dict(step='6d', loss='9.4f', grad_norm='9.3f', lr='9.2e', ms='9.1f', tokens_per_s='10,.0f', images_per_s='10,.1f', tflops='8.3g', mfu='7.1%', allocated_mib='9,.0f', reserved_mib='9,.0f')
+    NAMES = dict(grad_norm='norm', tokens_per_s='tokens/s', images_per_s='images/s', tflops='TFLOP/s', mfu='MFU', allocated_mib='used MiB', reserved_mib='peak MiB')
 
     def __init__(self, rank, folder, interval, start=0, tensorboard=True):
         self.on, self.interval, self.folder, self.lines, self.board = rank==0, interval, folder and Path(folder), 0, None
@@ -215,7 +215,7 @@ def train_step(
     loss = self.pipeline.step(micro_batches, self.scaler and self.scaler.tensor(self.device))
     if self.scaler: norm,_ = self.scaler.step(self.model, self.optimizer, a.clip_grad)
     else:
-        norm = clip_grad_norm(self.model, a.clip_grad)
+        norm = clip_grad_norm(self.model, a.clip_grad, self.optimizer)
         self.optimizer.step()
     self.optimizer.zero_grad()
     self.step, self.samples = self.step+1, self.samples+self.plan.global_bsz
@@ -228,9 +228,10 @@ def _settle(self:Trainer):
     if self.pending is None: return
     (step, samples, lr, mark, before), self.pending = self.pending, None
     loss, norm = mark.read()
-    ms, tokens, flops = mark.since(before), self.plan.global_bsz*self.spec.seq, self.spec.step_flops(self.plan.global_bsz)
+    ms, bsz, flops = mark.since(before), self.plan.global_bsz, self.spec.step_flops(self.plan.global_bsz)
+    rate = dict(images_per_s=bsz/ms*1e3) if self.spec.image_size else dict(tokens_per_s=bsz*self.spec.seq/ms*1e3)
     tflops, (used, reserved) = flops/self.world/ms/1e9, memory(self.device)
-    self.last = dict(step=step, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, tokens_per_s=tokens/ms*1e3, tflops=tflops, mfu=self.peak and tflops/self.peak,
+    self.last = dict(step=step, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, **rate, tflops=tflops, mfu=self.peak and tflops/self.peak,
                      flop_convention='causal', allocated_mib=used, reserved_mib=reserved, loss_scale=self.scaler and self.scaler.scale)
     self.history.append(self.last)
     if step==min(10, self.total): self.last.update(self._compare())
@@ -262,7 +263,8 @@ def _compare(self:Trainer)->dict:
 @patch
 def _say_compared(self:Trainer):
     r, show = self.last, lambda xs: ', '.join(f'{x:,.0f}' for x in xs)
-    against = lambda p, m: f' (predicted {p:,.1f}, {m/p-1:+.1%})' if p else ''
+    other = self.plan.provenance.get('compile', self.options.compile)!=self.options.compile
+    against = lambda p, m: f" (predicted {p:,.1f}{' for layers that are not compiled' if other and self.options.compile else ' for compiled layers' if other else ''}, {m/p-1:+.1%})" if p else ''
     self.log.say(f"step time {r['measured_ms']:.1f} ms{against(r['predicted_ms'], r['measured_ms'])}; peak memory by stage {show(r['measured_mib'])} MiB"
                  + (f" (predicted {show(r['predicted_mib'])})" if r['predicted_mib'] else ''))
 
@@ -383,10 +385,23 @@ def loader(
 @patch
 def _check_sample(self:Trainer, data):
     "One sample tells whether model and data fit together"
-    tokens, more = torch.as_tensor(data[0]['tokens']), sorted(set(data[0]) - {'tokens', 'labels', *DOCUMENT_KEYS})
-    if more: raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: tokens, labels, {', '.join(sorted(DOCUMENT_KEYS))})")
-    if len(tokens)!=self.spec.seq: raise GalvatronError(f'the data have samples of {len(tokens)} tokens, the model is set up for {self.spec.seq} (--seq_length)')
-    if tokens.max()>=self.spec.vocab: raise GalvatronError(f'the data have token {tokens.max()}, but the vocabulary has {self.spec.vocab} entries (--vocab_size)')
+    sample, r, spec = data[0], self.model.recipe, self.spec
+    if spec.image_size: return self._check_picture(sample)
+    wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
+    if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
+    if gone := [k for k in wanted if k not in sample]: raise GalvatronError(f"samples without {', '.join(gone)}: {spec.model_type} reads {', '.join(wanted)}")
+    for name,seq in zip(('tokens', 'decoder_tokens'), (spec.layer_types[0].seq, spec.seq)):
+        if name not in sample: continue
+        ids = torch.as_tensor(sample[name])
+        if len(ids)!=seq: raise GalvatronError(f'the data have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
+        if ids.max()>=spec.vocab: raise GalvatronError(f'the data have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
+
+@patch
+def _check_picture(self:Trainer, sample):
+    want, colours = (3, self.spec.image_size, self.spec.image_size), self.spec.config.get('num_channels', 3)
+    if colours!=3: raise GalvatronError(f'pictures have 3 colours, the model is set up for {colours} (--num_channels)')
+    got = tuple(sample['pixel_values'].shape) if 'pixel_values' in sample else f"{', '.join(sample)} and no pixel_values"
+    if got!=want: raise GalvatronError(f'the data have samples of {got}, the model is set up for pixel_values of {want} (--image_size)')
 
 # %% ../../nbs/27_runtime.train.ipynb #acd36994
 @patch

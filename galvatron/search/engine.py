@@ -21,7 +21,7 @@ from fastcore.basics import patch
 from tqdm import tqdm
 
 from ..cost.layer import MIB, PARTS, Setting, layer_table, layout_of, relayout, token_mib, vocab_cost
-from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, predict, stage_fixed, type_indices
+from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table
 from ..profile.files import HardwareProfile, ModelProfile, hardware_files, model_files, read_json
@@ -133,6 +133,11 @@ def shared(self:Sheet) -> np.ndarray: # [4, M]
     "Times of every stage whatever it holds"
     return self.recall('shared', lambda: np.array([self.wide(stage_fixed(0, self.setting, self.pp).total(p)) for p in PARTS[:4]]))
 
+@patch
+def messages(self:Sheet) -> np.ndarray: # [pp, M]
+    "MiB of messages under way"
+    return self.recall('messages', lambda: np.array([self.wide(messages_mib(j, self.setting, self.pp)) for j in range(self.pp)]))
+
 # %% ../../nbs/12_search.engine.ipynb #b2b20f58
 @dataclass(eq=False)
 class Table:
@@ -172,7 +177,7 @@ def chain(
     "The numbers of a configuration"
     s, pp = self.sheet, self.sheet.pp
     move, depart, arrive, mib, *wires = self.borders
-    fixed, base, floor = np.tile(s.shared()[:, self.i], (pp, 1)), *np.zeros((2, pp))
+    fixed, base, floor = np.tile(s.shared()[:, self.i], (pp, 1)), s.messages()[:, self.i].copy(), np.zeros(pp)
     for j, end in zip((0, pp-1), self.ends(v)):
         fixed[j] += end[:4]
         base[j] += end[4] + int(in_flight(j, pp, chunks, kind))*end[5]
@@ -197,7 +202,7 @@ class Engine:
         check_args(self.args)
         if self.hardware.world_size!=self.args.world_size:
             raise GalvatronError(f'hardware profile {self.hardware.name} is of {self.hardware.world_size} GPUs, the options say {self.args.num_nodes} x {self.args.num_gpus_per_node}')
-        self.options = run_options(self.args)
+        self.options = replace(run_options(self.args), compile=bool(self.profile.meta.get('compile')))
         self.pricer = Pricer(self.spec, self.hardware, self.profile, self.options, self.args.mode)
         self.budget = (self.args.memory_mib - context_mib(self.hardware))/(1+RESERVE) - ONE_BYTE
         fits = lambda v: vocab_allowed(self.spec, v, self.options.sequence_parallel)
@@ -555,16 +560,27 @@ def rule_of_thumb(self:Engine, bsz) -> Plan: # or None if none of them fits
     for recompute, pp, tp in [(r, p, t) for r in (0, 1) for p in pps for t in tps if a.world_size%(p*t)==0 and p<=self.spec.n_layers]:
         dp = a.world_size//pp//tp
         if bsz%dp: continue
-        plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=bsz//dp, global_checkpoint=recompute, pipeline_type='pipedream_flush',
-                            vocab_tp=tp, default_dp_type=a.default_dp_type)
+        plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=a.settle_chunk if a.settle_chunk>0 else bsz//dp, global_checkpoint=recompute,
+                            pipeline_type=a.pipeline_type or 'pipedream_flush', vocab_tp=tp, default_dp_type=a.default_dp_type)
         if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer).bound_mib<=a.memory_mib: return plan
 
 # %% ../../nbs/12_search.engine.ipynb #b3bf8d18
 @patch
+def outside(self:Engine, plan:Plan) -> list: # what is outside; empty if the search could have chosen the plan
+    "Where a plan leaves what the options allow"
+    a, pins = self.args, parse_pins(self.args.pin, self.spec.n_layers)
+    if plan.pp_deg not in self.spaces: return [f'{plan.pp_deg} stages']
+    free = dict(schedule=a.pipeline_type in (None, plan.pipeline_type) or plan.pp_deg==1, layers=set(plan.layers)<=set(self.strategies(plan.pp_deg)), vocabulary=plan.vocab in self.vocabularies(plan.pp_deg),
+                pins=all(obeys(plan.layers[l], pin) for l, pin in pins.items()), uniformity=not uniform_only(a) or len(set(plan.layers))==1)
+    free['micro-batches'] = plan.chunks in chunk_counts(a, plan.global_bsz)
+    return [what for what, inside in free.items() if not inside]
+
+# %% ../../nbs/12_search.engine.ipynb #91f3ed6d
+@patch
 def baselines(self:SearchResult) -> dict: # name: Prediction or None
     "Other people's plans for the same batch"
     e, bsz = self.engine, self.plan.global_bsz
-    base = replace(e.args, settle_bsz=bsz, settle_chunk=-1, top_k=1, pin=[])
+    base = replace(e.args, settle_bsz=bsz, top_k=1, pin=[])
     def best(**kw):
         try: return search(e.spec, e.hardware, e.profile, replace(base, **kw)).plan
         except GalvatronError: return None
@@ -613,8 +629,8 @@ def explain(
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
     out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {gib(p.peak_mib)} of {gib(p.memory_mib)}')]
-    out += [f'  {b}' for b in binds(p)]
-    found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, settle_chunk=-1, top_k=1))
+    out += [f'  {b}' for b in binds(p) + e.pricer.notes]
+    found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
     return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s',
@@ -718,8 +734,9 @@ def final_lines(r:SearchResult) -> list:
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
-    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction))]
-    out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
+    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.engine.pricer.notes)]
+    beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
+    out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
         p = r.predict(f.plan)
         out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
@@ -749,7 +766,7 @@ def save_plan(
     about = dict(model=e.spec.name, spec=e.spec.digest(), world_size=e.args.world_size, hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
                  predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
-                 predicted_context_mib=round(p.stages[0].context, 1), gap=r.gap)
+                 predicted_context_mib=round(p.stages[0].context, 1), compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
@@ -794,4 +811,4 @@ def run_explain(
     plan = Plan.load(path, args.world_size, spec, run_options(args))
     profiles = read_profiles(args, spec)
     print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
-    return predict(plan, spec, *profiles, run_options(args), args.memory_mib, args.mode)
+    return predict(plan, pricer=Engine(spec, *profiles, args).pricer, memory_mib=args.memory_mib)

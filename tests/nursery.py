@@ -1,0 +1,44 @@
+"A process that has imported what ranks need, and forks a job for each line that it reads: the import is most of what a short launch costs"
+import gc, json, os, signal, sys
+from pathlib import Path
+
+from galvatron.runtime import launch
+
+def preload():
+    import galvatron.checkpoint.huggingface, galvatron.profile.hardware, galvatron.profile.model, galvatron.runtime.train # noqa: F401
+    import torch._dynamo, torch.profiler, transformers.generation # noqa: F401
+    import transformers.models.gpt2.modeling_gpt2, transformers.models.llama.modeling_llama # noqa: F401
+
+def job(order):
+    "Be the job process that `run_ranks` would have started"
+    os.setsid()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(order['env'])
+    os.chdir(order['cwd'])
+    out = os.open(f"{order['job']}/job.out", os.O_WRONLY|os.O_CREAT)
+    for fd,to in ((os.open(os.devnull, os.O_RDONLY), 0), (out, 1), (out, 2)): os.dup2(fd, to)
+    return launch._job_main(Path(order['job']))
+
+def bury(sig, frame):
+    "Let ended jobs go, and count their time as this process's"
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]: pass
+    except ChildProcessError: pass
+
+def main():
+    launch.end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, bury)
+    orders, pids = sys.stdin, os.fdopen(os.dup(1), 'w')
+    os.dup2(2, 1)
+    preload()
+    gc.collect(); gc.freeze()
+    for line in orders:
+        if (pid := os.fork())==0:
+            code = 1
+            try: code = job(json.loads(line))
+            finally: os._exit(code)
+        print(pid, file=pids, flush=True)
+
+if __name__=='__main__': main()
