@@ -566,7 +566,7 @@ def from_size(
     c = dict(c)
     reshaped = _override(c, overrides, layers)
     pos = _renames[c['model_type']].get('max_position_embeddings', 'max_position_embeddings')
-    if seq and pos in _families[c['model_type']][2]: c[pos] = max(seq, c.get(pos) or _families[c['model_type']][2][pos])
+    if seq and pos in _families[c['model_type']][2]: c[pos] = max(seq, c.get(pos) or _families[c['model_type']][2][pos] or 0)
     by_size = ours in _named_by_size and model_size and not reshaped
     return cls.from_hf(c, seq or default_seq, model_size if by_size else None, ours)
 

@@ -165,7 +165,9 @@ class Plan:
 
 # %% ../nbs/00_plan.ipynb #354998ea
 @patch(as_prop=True)
-def n_layers(self:Plan)->int: return len(self.layers)
+def n_layers(self:Plan)->int:
+    "Layers of the model"
+    return len(self.layers)
 
 @patch(as_prop=True)
 def micro_bsz(self:Plan)->int:

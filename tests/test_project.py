@@ -1,5 +1,5 @@
 "The project as a whole: README and site follow the notebooks, the package is lint-free, the pages keep the house's habits"
-import os, shutil, subprocess, sys
+import os, re, shutil, subprocess, sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +56,14 @@ def test_quarto_file_is_one():
 def test_ruff(): run(sys.executable, '-m', 'ruff', 'check', 'galvatron', 'tools', 'tests')
 
 def test_notebook_habits(): run(sys.executable, 'tools/nb_stats.py')
+
+def test_contributing_shows_where_the_notebooks_stand():
+    "The figures there are those of today, but for little changes; the share of names with an example does not fall"
+    sys.path.insert(0, str(ROOT/'tools'))
+    from nb_stats import MARK, WANTED, measured, summary
+    now = summary(measured(str(ROOT/'nbs')))
+    shown = dict(re.findall(r'^\| (.+?) \| ([\d.]+) \|', (ROOT/'CONTRIBUTING.md').read_text().split(MARK)[1], re.M))
+    assert set(shown)==set(now)==set(WANTED)
+    for k,v in now.items(): assert abs(float(shown[k])-v)<=max(2, .1*v), f'{k}: {v} now; run: python tools/nb_stats.py --write'
+    assert now['lines of an export cell, median']<=12 and now['words of prose in a module page, mean']>=500 and not now['module pages without a visible assert']
+    assert now['public names used in a visible cell of their page, %']>=float(shown['public names used in a visible cell of their page, %'])-1

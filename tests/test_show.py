@@ -146,6 +146,13 @@ def test_stage_language_theme_and_comparison(made, browser):
     assert '差别' in text('#changes') and browser.errors==[]
 
 @needs_browser
+def test_shows_itself_in_a_notebook(tmp_path, browser):
+    p = predict(mixed(), SPEC, HardwareProfile.analytic('a100'), ModelProfile.analytic(SPEC, 'a100'))
+    (tmp_path/'cell.html').write_text('<meta charset="utf-8">'+page(p, near=False)._repr_html_())
+    browser.open(tmp_path/'cell.html')
+    assert 'llama-7b on 8 GPUs' in browser.js('document.querySelector("iframe").contentDocument.body.innerText') and browser.errors==[]
+
+@needs_browser
 @pytest.mark.skipif(not AXE.exists(), reason='axe-core is not installed (npm ci)')
 def test_accessible(made, browser):
     for name, width, dark in (('one', 1280, False), ('one', 390, True), ('two', 1280, True), ('big', 1280, False), ('bare', 1280, False)):

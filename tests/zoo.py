@@ -2,15 +2,21 @@
 import random, traceback
 from pathlib import Path
 
+import torch
 from torch import distributed as dist
+from torch.distributed.tensor import DTensor
 
-from equal import check_random, compare, draw, optimizer_of, reference, spec_of, train
+from equal import CONFIGS, DEPTHS, check_random, compare, draw, inputs, micro_batches, optimizer_of, reference, spec_of, train
 from galvatron.checkpoint.distributed import Checkpointer
+from galvatron.model_spec import ModelSpec
+from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
+from galvatron.runtime.schedule import Pipeline
 from galvatron.runtime.stage import StageModel
 
 def check_zoo(kinds, count, folder):
     "For each family the errors of random plans, and those of a run that a checkpoint carries from one plan to another"
     out = {}
+    if 'swin' in kinds: stochastic_depth()
     for kind in kinds:
         out[kind] = check_random(dist.get_world_size(), count, f'zoo {kind}', [kind])
         try: out[kind]['resumed'] = dict(errors=resumed(kind, Path(folder)/kind))
@@ -35,3 +41,21 @@ def resumed(kind, folder):
     Checkpointer(folder, again, optimizer).load()
     after = compare(train(again, [2], optimizer), truth[2:])
     return {k: max(before[k], after[k]) for k in before}
+
+def stochastic_depth():
+    "Whole branches of a Swin are dropped for the same samples on all ranks that share them, again when recomputing, and not in evaluation"
+    spec, losses = ModelSpec.from_hf(dict(CONFIGS['swin'], depths=DEPTHS[4], drop_path_rate=.9, hidden_dropout_prob=.1), seq=None), {}
+    for recompute in False, True:
+        plan = Plan(tuple(LayerStrategy(k, recompute=recompute) for k in (4, 2, 4, 2)), VocabStrategy(2), chunks=2, global_bsz=8)
+        model = StageModel(spec, plan, RunOptions('fp64'))
+        losses[recompute] = [l for l,*_ in train(model, range(2))], Pipeline(model).evaluate(micro_batches(model, inputs(spec, 0, 8))).item()
+        for g in model.named_global_parameters():                       # replicas stay replicas
+            if g.unit.context.tp>1 and g.rule.shard is None:
+                mine = (g.param.to_local() if isinstance(g.param, DTensor) else g.param).detach()
+                theirs = [torch.empty_like(mine) for _ in range(g.unit.context.tp)]
+                dist.all_gather(theirs, mine, group=g.unit.context.tp_group)
+                assert all(torch.equal(t, mine) for t in theirs), g.name
+    (a,ea),(b,eb) = losses.values()
+    still = StageModel(ModelSpec.from_hf(dict(CONFIGS['swin'], depths=DEPTHS[4])), plan, RunOptions('fp64'))
+    assert all(abs(x-y)<1e-12*x for x,y in zip(a, b)) and abs(ea-eb)<1e-12*ea
+    assert abs(a[0]-next(train(still))[0])>1e-3

@@ -177,7 +177,8 @@ def ranks(args):
     from galvatron.runtime.launch import init_distributed
     init_distributed(timeout_s=120)
     rank, world, file = dist.get_rank(), dist.get_world_size(), Path(args.out)/'multi_gpu.json'
-    res = dict(gpus=world, device=torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu', torch=torch.__version__,
+    old = json.loads(file.read_text()) if file.exists() else {}      # other parts of an earlier run stay
+    res = old | dict(gpus=world, device=torch.cuda.get_device_name() if torch.cuda.is_available() else 'cpu', torch=torch.__version__,
                nccl='.'.join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None, compile=args.compile)
     def save(part, value):
         res[part] = value

@@ -8,7 +8,7 @@ const state = { lang: DATA.lang || keep.get('lang') || (navigator.language.start
 
 // words and numbers ---------------------------------------------------------------------------------------------------
 const say = (key, values = {}) => device(WORDS[state.lang][key] ?? WORDS.en[key] ?? key).replace(/\{(\w+)\}/g, (_, k) => values[k] ?? '');
-const device = t => !DATA.cpu ? t : state.lang === 'zh' ? t.replace(/张 GPU/g, '个进程').replace(/GPU/g, '进程').replace(/单卡/g, '单进程').replace(/一张卡/g, '一个进程') : t.replace(/GPU/g, 'rank'); // ranks on a CPU are no GPUs
+const device = t => !DATA.cpu ? t : state.lang === 'zh' ? t.replace(/张 GPU/g, '个进程').replace(/ ?GPU(?= \{)/g, '进程').replace(/ ?GPU ?/g, '进程').replace(/单卡/g, '单进程').replace(/一张卡/g, '一个进程') : t.replace(/GPU/g, 'rank'); // ranks on a CPU are no GPUs
 const term = t => WORDS[state.lang].terms[t] || t, kindName = k => WORDS[state.lang].kinds[k] || k;
 const comma = () => state.lang === 'zh' ? '、' : ', ';
 const num = (x, d = 0) => x.toLocaleString('en-US', { minimumFractionDigits: d, maximumFractionDigits: d }).replace('-', '−');
