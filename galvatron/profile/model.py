@@ -88,10 +88,9 @@ class Rank:
         self.width,self.form,self.device,self.strategies,self.plain,self.again = width,form,device,one,[],[]
         for unit in self.model.units:
             if unit.copies: unit.copies.last,unit.copies.brief = False,False # filled once, as within a step
-        if device.type=='cuda': # as with our optimizer and one micro-batch
-            self.model.keep_gradients_low()
-            for unit in self.model.units:
-                if unit.copies: unit.copies.low = self.model.low_gradients
+        self.model.keep_gradients_low() # as with our optimizer and one micro-batch
+        for unit in self.model.units:
+            if unit.copies: unit.copies.low = self.model.low_gradients
         self.embed,*rest,self.head = self.model.units
         for n in counts:
             layers,rest = rest[:n+1],rest[n+1:]
@@ -336,8 +335,8 @@ def _optimizer_row(b, n, budget_ms):
     "Time of clipping and an AdamW step over all parameters, as the trainer does them"
     b.whole(n).backward()
     r,params = b.r,_params(b.r, n)
-    opt = AdamW(params, lr=1e-4, foreach=True)
-    if r.device.type=='cuda': opt.model = r.model
+    opt = AdamW(params, lr=1e-4)
+    opt.model = r.model
     def step():
         clip_grad_norm(r.model, 1., opt)
         opt.step()
