@@ -110,7 +110,7 @@ def test_logits_and_layers_have_moments_of_their_own():
         end, layer = (c.transient for c in (vocab_cost(V().layer('ddp'), True, 1, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 8, False)), layer_cost(S(), 0, Pricer(SPEC, HARDWARE, PROFILE).setting(1, 8, False))))
         kept = sum(v for k,v in s.cost.states.items() if k!='logits') + sum(v for k,v in s.cost.activation.items() if k!='logits')
         head = peak + end['fresh gradients'] + end['reduce buffer'] + end['gradients']
-        assert np.isclose((s.peak_mib-s.context)/(1+RESERVE), kept + max(head, sum(layer.values())))
+        assert np.isclose((s.bound_mib-s.context)/(1+RESERVE), kept + max(head, sum(layer.values())))
 
 def test_casts_and_copies():
     "In bf16: a shard is cast from and to fp32 (6 bytes), gathered parameters and gradients are copied once (4 bytes)"

@@ -45,14 +45,15 @@ def cuda():
 class Book:
     "The results of one part, on disk after each row"
     def __init__(self, args, part, seconds):
-        self.path, self.begin, self.end = Path(args.out)/f'{part}.json', time.time(), time.time()+seconds
-        self.data = dict(part=part, machine=machine(), tiny=args.tiny, command=' '.join(sys.argv[1:]), date=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()), rows=[])
+        self.path, self.begin, self.end = Path(args.out)/f"{'tried' if args.note else part}.json", time.time(), time.time()+seconds
+        self.note, old = args.note, self.path.exists() and json.loads(self.path.read_text())['rows'] if args.note else []
+        self.data = dict(part=part, machine=machine(), tiny=args.tiny, command=' '.join(sys.argv[1:]), date=time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime()), rows=list(old or []))
 
     @property
     def left(self): return self.end-time.time()
 
     def add(self, row, shown=''):
-        self.data['rows'].append(row)
+        self.data['rows'].append(({'note': self.note} if self.note else {}) | row)
         self.save()
         print(f"  {row['case']:32s} {shown or line(row)}", flush=True)
 
@@ -283,6 +284,7 @@ def main():
     ap.add_argument('--parts', default=','.join(p for p in PARTS if PARTS[p]), help='by commas, in this order; trace alone records the kernels of --cases')
     ap.add_argument('--minutes', type=float, default=9.5, help='for all parts together, divided by their value')
     ap.add_argument('--cases', default='', help='in place of the own list of the parts speed and trace')
+    ap.add_argument('--note', default='', help='what is being tried: the rows of the part go, with this note, to tried.json in place of its own file')
     ap.add_argument('--rivals', default='', help='order of the blocks: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
     ap.add_argument('--profiles', default='', help='profiles.tar.gz of an earlier run, or a folder that holds profiles/')
     ap.add_argument('--budget_ms', type=float, default=40., help='of one timing in the profile')

@@ -141,8 +141,8 @@ class Oracle:
     def hardware(self):
         from galvatron.profile.files import HardwareProfile
         if 'hw' not in self.known:
-            f = self.out/'profiles'/'hardware_configs'
-            self.known['hw'] = HardwareProfile.load(f, 1, 1) if f.exists() else HardwareProfile.analytic('h200', 1, 1)
+            try: self.known['hw'] = HardwareProfile.load(self.out/'profiles'/'hardware_configs', 1, 1)
+            except ValueError: self.known['hw'] = HardwareProfile.analytic('h200', 1, 1)
         return self.known['hw']
 
     def profile(self, case):
@@ -159,7 +159,7 @@ class Oracle:
         p = self.profile(case)
         got = predict(case.plan, case.spec, self.hardware(), p, case.options, self.memory_mib)
         m, t = got.stages[0].memory, got.stages[0].time
-        return dict(ms=got.iteration_ms, mib=got.peak_mib-m['context'], context_mib=m['context'], fits=bool(got.fits), source='formulas' if p.analytic else 'profile',
+        return dict(ms=got.iteration_ms, mib=got.peak_mib-m['context'], tensors_mib=got.peak_mib-m['context']-m['allocator reserve'], context_mib=m['context'], fits=bool(got.fits), source='formulas' if p.analytic else 'profile',
                     time={k: round(float(v), 3) for k,v in t.items() if v}, memory={k: round(float(v), 1) for k,v in m.items() if v})
 
     def safe(self, case):
@@ -172,7 +172,8 @@ def errors(rows):
     rows = [r for r in rows if r.get('predicted', {}).get('source')=='profile']
     done = [r for r in rows if 'ms' in r]
     out = dict(n=len(done), oom_though_predicted_to_fit=[r['case'] for r in rows if r.get('oom') and r['predicted']['fits']])
-    for k,mine in (('ms', 'ms'), ('mib', 'reserved_mib')):
+    if done: out['reserved_over_allocated'] = sorted(round(r['reserved_mib']/max(r['allocated_mib'], 1e-9), 3) for r in done) # what the reserve of the cost model stands for
+    for k,mine in (('ms', 'ms'), ('mib', 'reserved_mib'), ('tensors_mib', 'allocated_mib')):
         e = {r['case']: r['predicted'][k]/r[mine]-1 for r in done if r[mine]}
         if e: out[k] = dict(mean=statistics.mean(map(abs, e.values())), worst=max(e.values(), key=abs), worst_case=max(e, key=lambda c: abs(e[c])), bias=statistics.mean(e.values()), each=e)
     return out
@@ -180,9 +181,10 @@ def errors(rows):
 # ---- where the time of a step goes
 
 KINDS = [ # first match: part of a kernel's name
-    ('attention', r'flash|fmha|sdpa|attention|cudnn_generated.*(bprop|fprop)'), ('matmul', r'gemm|nvjet|cutlass|xmma|s16816|wgmma|cublas|splitK'), ('optimizer', r'adam'),
-    ('norm of gradients', r'LpNorm|lpnorm'), ('scaling of gradients', r'multi_tensor_apply|BinaryOpScalar'), ('loss', r'triton.*(log_softmax|logsumexp|nll|softmax)|cross_entropy|log_softmax|nll_loss'),
-    ('embedding', r'embedding|indexSelect|index_select'), ('copy kernels', r'copy|CatArray|to_copy'), ('fill', r'fill|Memset'), ('other Triton', r'triton'), ('other', '')]
+    ('communication', r'nccl|symmetric_memory'), ('attention', r'flash|fmha|sdpa|attention|cudnn::fusion|cudnn_generated.*(bprop|fprop)'), ('matmul', r'gemm|nvjet|cutlass|xmma|s16816|wgmma|cublas|splitK'),
+    ('optimizer', r'adam|triton.*div.*sqrt'), ('norm of gradients', r'LpNorm'), ('loss', r'triton.*(amax.*exp|exp_(log|mul)_sub|softmax|logsumexp|nll)|cross_entropy|log_softmax|nll_loss'),
+    ('gradients added up', r'CUDAFunctor_add<float>|triton_poi_fused_add_copy__'), ('scaling of gradients', r'multi_tensor_apply|BinaryOpScalar'),
+    ('embedding', r'embedding|indexSelect|index_select'), ('casts and copies', r'copy|CatArray'), ('fill', r'fill|Memset'), ('layers, fused', r'triton'), ('other', '')]
 
 def kind_of(name, cat='kernel'):
     if cat.startswith('gpu_mem'): return 'memory copies' if 'cpy' in cat else 'fill'

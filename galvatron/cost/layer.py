@@ -76,6 +76,8 @@ class LayerCost:
     activation:dict = field(default_factory=dict) # MiB each micro-batch in flight
     transient:dict = field(default_factory=dict) # MiB while the layer runs
 
+    turn:tuple = (0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, and fresh ones at any moment within it
+
     def __post_init__(self): self._totals = {}
     def total(self, part:str):
         "Sum of the terms of one part"
@@ -116,6 +118,7 @@ def add_states(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
     kept:float = None, # Activations that go when the reduced gradient comes, MiB (default: what the cost holds)
+    matrix:float = None, # Parameters of the largest matrix (default: all in one)
 ) -> float: # gradients held before the last backward, MiB
     "Memory of parameters, optimizer and gradients, and the optimizer's time"
     o, group = setting.options, shard_group(s, setting.stage_size).size
@@ -128,6 +131,7 @@ def add_states(
                     'gradients': np.maximum(held, reduced - (cost.total('activation') if kept is None else kept))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
+    cost.turn = held, reduced, (params if matrix is None or not alone else matrix)*compute/MIB
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -147,7 +151,7 @@ def add_copies(
     for part in ('forward', 'backward') if often else ('start',): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
-    cost.finish['gradient norm'] = shard*3*master/rate
+    if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
 def layer_cost(
@@ -175,7 +179,7 @@ def _layer_cost(s, k, setting):
     add_messages(cost, s, beside + parameter_collectives(s, params, setting.stage_size, o), forward, backward+again, setting)
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
     _add_layer_memory(cost, s, k, batch, setting)
-    add_states(cost, s, params, setting)
+    add_states(cost, s, params, setting, matrix=t.hidden*max(t.ffn, t.heads*t.head_dim))
     add_copies(cost, s, params, setting)
     return cost
 
@@ -301,6 +305,7 @@ def _vocab_cost(s, head, pp, setting):
 def _add_shared_table(cost, mib, options):
     "What the head adds for a table (MiB in the compute type) whose parameter is the embedding's"
     cost.transient['fresh gradients'] += mib
+    cost.turn = *cost.turn[:2], cost.turn[2]+mib
     if compute_bytes(options)!=master_bytes(options): cost.states['working copy'] += mib
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6

@@ -8,18 +8,18 @@ __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'IN_FRONT', 'BEHIND', 'STEP_SYNCS', 'C
            'in_flight', 'Event', 'timeline', 'Svg', 'at', 'above', 'text_at', 'ticks', 'draw_timeline', 'pipeline_ms',
            'Pricer', 'message_bytes', 'messages_mib', 'stage_fixed', 'add_cost', 'stage_cost', 'type_indices',
            'borders', 'message_ms', 'boundary_ms', 'rank_messages', 'stage_units', 'context_mib', 'StagePrediction',
-           'Prediction', 'predict', 'by_kind']
+           'turns', 'stage_turns', 'Prediction', 'predict', 'by_kind']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shared_gradients, width_collectives
+from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
 from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
@@ -390,6 +390,7 @@ class StagePrediction:
     chunks:int # Micro-batches
     in_flight:int # Micro-batches whose activations it holds at the peak
     context:float # MiB
+    moments:object = field(repr=False) # Makes the list of what it holds, turn by turn
     wait_ms:float = 0.0 # Idle time of the iteration: bubble and messages between stages
 
     @cached_property
@@ -403,16 +404,71 @@ class StagePrediction:
     @cached_property
     def memory(self) -> dict:
         "MiB at the peak by term"
-        c = self.cost
-        out = dict(c.states)
-        for part, n in ((c.activation, self.in_flight), (c.transient, 1)):
-            for name, v in part.items(): out[name] = out.get(name, 0.0) + n*v
-        return out | {'allocator reserve': RESERVE*sum(out.values()), 'context': self.context}
+        return _all_in(max(self.moments(), key=lambda m: sum(m.values())), self.context)
 
     @property
     def peak_mib(self) -> float: return sum(self.memory.values())
 
 # %% ../../nbs/08_cost.pipeline.ipynb #2bf70e41
+def turns(
+    units:list, # `LayerCost` of embedding, layers and head, as far as the stage has them, in the order of the forward
+    flight:int, # Micro-batches in flight
+    chunks:int, # Micro-batches of the iteration
+    head:float = None, # MiB of the gradient of the head's input; None: the last unit is a layer
+    shared:bool = False, # The head's table is the first unit's
+    entry:float = 0.0, # MiB of what a micro-batch brings from the stage before
+) -> list: # terms in MiB of each moment
+    "What a stage holds at each turn of a backward, and at the optimizer's"
+    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
+    held, reduced, fresh = np.array([u.turn for u in units], dtype=float).T.copy()
+    if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
+    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')}
+    out = [always | {'gradients': reduced.sum()}]
+    for last in (True,) if chunks==1 else (True, False):
+        for u,unit in enumerate(units):
+            with_copies = slice(None) if not last else slice(u+1)
+            now = always | {'working copy': states['working copy'][with_copies].sum() + unit.transient['working copy'], 'gradients': held[with_copies].sum() + (reduced[u+1:].sum() if last else 0.0)}
+            for v,acts in enumerate(kept):
+                for n,x in acts.items(): now[n] = now.get(n, 0.0) + x*((0 if last else flight-1) + (v<=u))
+            out.append(now | {n: unit.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer')} | {'fresh gradients': fresh[u]})
+            if head is not None and u==len(units)-1 and last: # the logits are gone, the gradient of the weights has come
+                out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': fresh[u], 'gradients': now['gradients'] + max(reduced[u]-held[u], 0.0)})
+    return out
+
+# %% ../../nbs/08_cost.pipeline.ipynb #88651d9d
+def stage_turns(
+    plan:Plan, # The plan
+    stage:int, # 0 is the first
+    setting:Setting,
+    entry:float = 0.0, # MiB of what a micro-batch brings from the stage before
+) -> list: # terms in MiB of each moment
+    "Every moment of a stage"
+    pp, kinds, v = plan.pp_deg, type_indices(setting.spec), plan.vocab.layer(plan.default_dp_type)
+    first, last = stage==0, stage==pp-1
+    ends = [[vocab_cost(v, head, pp, setting)] if here else [] for head, here in ((False, first), (True, last))]
+    units = ends[0] + [layer_cost(plan.layers[i], kinds[i], setting) for i in plan.stage_layers(stage)] + ends[1]
+    cut, shared = layout_of(v, setting), setting.spec.tied and first and last and shard_group(v, setting.stage_size).size==1
+    head = token_mib(setting.spec.layer_types[-1], setting)/(cut.parts('B')*cut.parts('S')) if last else None
+    return turns(units, int(in_flight(stage, pp, plan.chunks, plan.pipeline_type)), plan.chunks, head, shared, entry)
+
+# %% ../../nbs/08_cost.pipeline.ipynb #df851beb
+@patch(as_prop=True)
+def bound(self:StagePrediction) -> dict:
+    "MiB by term in the additive form that the search uses, never less than the peak"
+    c = self.cost
+    out = dict(c.states)
+    for part, n in ((c.activation, self.in_flight), (c.transient, 1)):
+        for name, v in part.items(): out[name] = out.get(name, 0.0) + n*v
+    return _all_in(out, self.context)
+
+def _all_in(terms, context): return terms | {'allocator reserve': RESERVE*sum(terms.values()), 'context': context}
+
+@patch(as_prop=True)
+def bound_mib(self:StagePrediction) -> float:
+    "Sum of the additive form"
+    return sum(self.bound.values())
+
+# %% ../../nbs/08_cost.pipeline.ipynb #852cf562
 @dataclass
 class Prediction:
     "What a plan costs"
@@ -430,13 +486,15 @@ class Prediction:
     @property
     def peak_mib(self) -> float: return max(s.peak_mib for s in self.stages)
     @property
+    def bound_mib(self) -> float: return max(s.bound_mib for s in self.stages)
+    @property
     def fits(self) -> bool: return self.peak_mib<=self.memory_mib
     @cached_property
     def timeline(self) -> list:
         "Every action of the iteration, to draw or to inspect"
         return timeline(*([s.cost.total(p) for s in self.stages] for p in PARTS[:4]), self.p2p, self.plan.chunks, self.plan.pipeline_type)
 
-# %% ../../nbs/08_cost.pipeline.ipynb #88651d9d
+# %% ../../nbs/08_cost.pipeline.ipynb #7827fabf
 def predict(
     plan:Plan, # What to price
     spec:ModelSpec = None, # The model
@@ -456,7 +514,8 @@ def predict(
     parts = [np.array([c.total(part) for c in costs]) for part in PARTS[:4]]
     ms = float(pipeline_ms(*parts, np.array(wires), plan.chunks, plan.pipeline_type))
     busy = plan.chunks*(parts[0]+parts[1]) + parts[2] + parts[3]
-    stages = [StagePrediction(plan.stage_layers(i), c, plan.chunks, int(in_flight(i, pp, plan.chunks, plan.pipeline_type)), context_mib(p.hardware), float(ms-busy[i]))
+    stages = [StagePrediction(plan.stage_layers(i), c, plan.chunks, int(in_flight(i, pp, plan.chunks, plan.pipeline_type)), context_mib(p.hardware),
+                              partial(stage_turns, plan, i, setting, c.activation.get('stage input', 0.0)), float(ms-busy[i]))
               for i, c in enumerate(costs)]
     return Prediction(plan, ms, stages, wires, p.hardware.memory_mib if memory_mib is None else memory_mib, p)
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TIME_FIELDS', 'MEMORY_FIELDS', 'Muted', 'imagined', 'Alone', 'few_layers', 'Rank', 'passes', 'alternate', 'excess',
-           'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point', 'end_points',
+           'Live', 'memory', 'held_by', 'flying', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point', 'end_points',
            'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task', 'build',
            'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'rank_threads', 'profile_model']
 
@@ -88,10 +88,9 @@ class Rank:
         self.width,self.form,self.device,self.strategies,self.plain,self.again = width,form,device,one,[],[]
         for unit in self.model.units:
             if unit.copies: unit.copies.last,unit.copies.brief = False,False # filled once, as within a step
-        if device.type=='cuda': # as with our optimizer and one micro-batch
-            self.model.keep_gradients_low()
-            for unit in self.model.units:
-                if unit.copies: unit.copies.low = self.model.low_gradients
+        self.model.keep_gradients_low() # as with our optimizer and one micro-batch
+        for unit in self.model.units:
+            if unit.copies: unit.copies.low = self.model.low_gradients
         self.embed,*rest,self.head = self.model.units
         for n in counts:
             layers,rest = rest[:n+1],rest[n+1:]
@@ -216,12 +215,18 @@ def held_by(unit)->list:
     return [*map(_local, params), *unit.module.buffers(), *(unit.copies.copies.values() if unit.copies else ())]
 
 # %% ../../nbs/05_profile.model.ipynb #1969665e
+def flying(unit)->list:
+    "The tensors that stand for a unit's parameters while it runs: working copies, or the parameters themselves"
+    return [unit.copies.copies.get(p, p) if unit.copies else p for p in unit.module.parameters()]
+
+# %% ../../nbs/05_profile.model.ipynb #a1c11e8d
 def pass_memory(
     forward, # Makes the output from nothing
     x, # Input to whose gradient the backward runs, or None
     gradient, # Gradient of the output, or None
     unit, # The unit that runs, whose tensors do not count
     others=(), # More tensors that were there before
+    weights:bool=False, # Make the gradients of the unit's weights too; the peaks are told without these gradients
 )->tuple: # MiB kept, working MiB above them, peak MiB of both
     "What one forward and backward hold"
     forward() # fills working copies and lazy buffers
@@ -230,8 +235,11 @@ def pass_memory(
         y = forward()
         kept,peak = read()
         if x is None: return kept/MIB, 0., peak/MIB
-        g = torch.autograd.grad(y, x, gradient, allow_unused=True) # of what a layer only lets pass there is none
+        xs,ws = tree_leaves(x),flying(unit) if weights else []
+        g = torch.autograd.grad(y, xs+ws, gradient, allow_unused=True) # of what a layer only lets pass there is none
         _,high = read()
+        fresh = sum(_local(w).untyped_storage().nbytes() for w in g[len(xs):] if w is not None)
+        peak,high = peak-fresh,high-fresh
         del y,g
     return kept/MIB, (high-kept)/MIB, max(peak, high)/MIB
 
@@ -305,7 +313,7 @@ def end_points(b:Bench, task, do:set, got:dict)->list:
     b.fresh()
     if 'memory' in do:
         out['embed']['activation_mib'],*_ = pass_memory(b.embed, None, b.ge, b.r.embed, b.inputs)
-        kept,_,peak = pass_memory(b.head, b.h, None, b.r.head, b.labels)
+        kept,_,peak = pass_memory(b.head, b.h, None, b.r.head, b.labels, True)
         out['head'] |= dict(activation_mib=kept, peak_mib=peak)
     return [Point(kind, 0, task.form, task.width, task.batch, seq, **out[kind]) for kind,_,seq in task.points if kind!='layer']
 
@@ -327,8 +335,8 @@ def _optimizer_row(b, n, budget_ms):
     "Time of clipping and an AdamW step over all parameters, as the trainer does them"
     b.whole(n).backward()
     r,params = b.r,_params(b.r, n)
-    opt = AdamW(params, lr=1e-4, foreach=True)
-    if r.device.type=='cuda': opt.model = r.model
+    opt = AdamW(params, lr=1e-4)
+    opt.model = r.model
     def step():
         clip_grad_norm(r.model, 1., opt)
         opt.step()
@@ -465,7 +473,7 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
     if (folder/names['rich']).exists() and not a.force: return Book(folder/names['rich'], ModelProfile.load(folder/names['rich']))
     meta = dict(machine=machine, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                memory='allocator' if device.type=='cuda' else 'count of living storages')
+                memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
     return Book(folder/names['rich'], m)

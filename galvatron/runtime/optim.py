@@ -74,7 +74,7 @@ def _numbers(group, step:int)->list:
 
 # %% ../../nbs/26_runtime.optim.ipynb #8d67c869
 class AdamW(torch.optim.AdamW):
-    "PyTorch's AdamW on the local parts of parameters on any meshes; with `model`, in one pass that also scales the gradients and renews the working copies"
+    "PyTorch's AdamW on the local parts of parameters on any meshes, in one pass that also scales the gradients and renews the working copies of `model`"
     model = factor = None
     def _init_group(self, group, *lists):
         complex = super()._init_group(group, *lists)
@@ -83,11 +83,9 @@ class AdamW(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure=None):
+        if closure is not None: raise GalvatronError('this AdamW takes no closure')
         factor, self.factor = self.factor, None
-        if self.model is None:
-            if factor is not None: torch._foreach_mul_(gs := [_local(p.grad) for g in self.param_groups for p in g['params'] if p.grad is not None], factor.to(gs[0].dtype))
-            return super().step(closure)
-        copies = self.model.lasting_copies()
+        copies = self.model.lasting_copies() if self.model else {}
         for group in self.param_groups: self._in_one(group, copies, factor)
 
 # %% ../../nbs/26_runtime.optim.ipynb #4e0444ae
@@ -104,8 +102,10 @@ def _in_one(self:AdamW, group, copies, factor):
         unit, w = copies.get(at, (None, None))
         h, f = numbers[now], numbers[now].new_ones(()) if factor is None else factor.to(numbers[now].dtype)
         def write():
-            for big,(tp, tg, tm, tv, tw) in zip((True, False), in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach())): # the compiler must not meet a parameter whose gradient has another precision
-                if tp.numel(): fused(_update, tp, tg, tm, tv, tw, h, f) if big else _update(tp, tg, tm, tv, tw, h, f)
+            rows, rest = in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach()) # the compiler must not meet a parameter whose gradient has another precision
+            block = max(1, len(rows[0])) if p.is_cuda else 256         # uncompiled: temporaries that stay in the cache
+            for i in range(0, len(rows[0]), block): fused(_update, *(t if t is None else t[i:i+block] for t in rows), h, f)
+            _update(*rest, h, f)
         if w is None: write()
         else: unit.fill(at, w, write)
 
@@ -116,15 +116,13 @@ def adamw(
     betas:tuple=(0.9, 0.999), # decay of the moments
     eps:float=1e-8, # added to the denominator
     weight_decay:float=0.01, # of matrices
-    one_pass:bool|None=None, # one pass for clipping, update and working copies; default: on a GPU
 )->AdamW:
     "AdamW over this rank's parameters, in two groups: matrices, which decay, and vectors"
     ps = list(model.named_global_parameters())
     groups = [dict(params=[g.param for g in ps if (len(g.shape)>1)==matrix], weight_decay=weight_decay*matrix) for matrix in (True, False)]
-    optimizer = AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps, foreach=True)
-    if model.place.device.type=='cuda' if one_pass is None else one_pass:
-        optimizer.model = model
-        model.keep_gradients_low()
+    optimizer = AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps)
+    optimizer.model = model
+    model.keep_gradients_low()
     return optimizer
 
 # %% ../../nbs/26_runtime.optim.ipynb #8b0c478d

@@ -512,7 +512,7 @@ def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
         if s.layers: break
         spare = 3*spare+1e-3
     plan = small.plan_of(c, s)
-    return predict(plan, pricer=self.pricer).peak_mib, plan
+    return predict(plan, pricer=self.pricer).bound_mib, plan
 
 # %% ../../nbs/12_search.engine.ipynb #7922baf0
 HELPS = dict(default_dp_type='zero2', disable_ckpt=0, disable_sdp=0, disable_tp=0, disable_vtp=0, disable_pp=0, search_space='full', sp_space='tp+sp', sequence_parallel=True, embed_sdp=None, settle_chunk=-1,
@@ -542,8 +542,8 @@ def nothing_fits(self:Engine) -> str:
     if plan is None:
         return f'no plan divides: batches {batches(self.args)[0]}..{batches(self.args)[-1]} cannot be shared by {self.args.world_size} GPUs with the widths, stages and micro-batches allowed; try a batch that is a multiple of {self.args.world_size}, or a larger max_tp_deg'
     p = predict(plan, pricer=self.pricer, memory_mib=self.args.memory_mib)
-    j = max(range(plan.pp_deg), key=lambda i: p.stages[i].peak_mib)
-    terms = sorted(p.stages[j].memory.items(), key=lambda t: -t[1])[:3]
+    j = max(range(plan.pp_deg), key=lambda i: p.stages[i].bound_mib)
+    terms = sorted(p.stages[j].bound.items(), key=lambda t: -t[1])[:3]
     text = [f'no plan fits into {have}: the leanest one needs {gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({gib(v)})" for k, v in terms)}']
     tips = self.advice(need)
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
@@ -562,7 +562,7 @@ def rule_of_thumb(self:Engine, bsz) -> Plan: # or None if none of them fits
         if bsz%dp: continue
         plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=a.settle_chunk if a.settle_chunk>0 else bsz//dp, global_checkpoint=recompute,
                             pipeline_type=a.pipeline_type or 'pipedream_flush', vocab_tp=tp, default_dp_type=a.default_dp_type)
-        if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer, memory_mib=a.memory_mib).fits: return plan
+        if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer).bound_mib<=a.memory_mib: return plan
 
 # %% ../../nbs/12_search.engine.ipynb #b3bf8d18
 @patch

@@ -1,0 +1,41 @@
+"The benchmark of one GPU and its page, with toy shapes: every part writes its file, and the page reads them"
+import json, os, subprocess, sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT/'tools'))
+
+def test_cases_read_as_they_are_written():
+    from steps import Case
+    for text in ('llama-7b/16 4x4096', 'llama-1b 8x2048 r4 c2 eager', 'gpt-1.5b 2x8192 fp32', 'llama-3b 1x4096 r?'): assert str(Case.parse(text))==text
+    case = Case.parse('llama-7b/16 4x4096 r3 c2 eager')
+    assert case.plan.n_layers==16 and sum(s.recompute for s in case.plan.layers)==3 and case.plan.chunks==2 and not case.options.compile and case.spec.seq==4096
+    for bad in ('llama-9b 1x1', 'llama-1b 1x1 x3'):
+        with pytest.raises(ValueError): Case.parse(bad)
+
+def test_a_trace_is_summed_up():
+    "Two steps: a product of 300 us, a copy that runs 50 us beside it and 50 alone, a gap of 100 us, an attention of 100"
+    from steps import kind_of, summarise
+    e = lambda ts, dur, name, cat='kernel': dict(ts=ts, dur=dur, name=name, cat=cat)
+    t = summarise([e(0, 300, 'nvjet_hsh'), e(250, 100, 'Memcpy HtoD', 'gpu_memcpy'), e(450, 100, 'cudnn_generated_fort_native_sdpa_sm90_flash_bprop'), e(0, 9, 'aten::mm', 'cpu_noise')], 2)
+    assert (t['span_ms'], t['busy_ms'], t['idle_ms'], t['copies_ms'], t['exposed_copies_ms'])==pytest.approx((.275, .225, .05, .05, .025))
+    assert t['by_kind']['matmul']['ms']==pytest.approx(.15) and t['by_kind']['attention']['calls']==.5 and t['largest_gaps'][0]['us']==100
+    names = ('triton_poi_fused_add_copy_copy__div_mul_sqrt_sub_unbind_0', 'triton_red_fused__to_copy_add_amax_exp_log_sub_sum_unsqueeze_0', 'triton_poi_fused_add_copy__0', 'triton_poi_fused__unsafe_view_mul_silu_4',
+             'void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)', 'nvjet_sm90_tst_64x128_64x8_2x1_v_bz_NTN') # of a run on an H200
+    assert [kind_of(n) for n in names]==['optimizer', 'loss', 'gradients added up', 'layers, fused', 'attention', 'matmul']
+
+@pytest.mark.timeout(240)
+def test_parts_and_page(tmp_path):
+    def run(*args): subprocess.run([sys.executable, str(ROOT/'tools/bench_h200.py'), '--tiny', '--out', str(tmp_path), *args], check=True, timeout=200, capture_output=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+    run('--parts', 'speed,predict,trace', '--cases', 'llama-1b 4x4096 r2 c2 eager')
+    got = {p: json.loads((tmp_path/f'{p}.json').read_text()) for p in ('speed', 'predict', 'trace')}
+    row = got['speed']['rows'][0]
+    assert row['recompute']==2 and row['chunks']==2 and row['ms']>0 and row['predicted']['ms']>0 and row['predicted']['source']=='formulas'
+    assert got['trace']['rows'][0]['trace']['by_kind']
+    from execnb.nbio import read_nb
+    from execnb.shell import CaptureShell
+    os.environ['GALVATRON_H200'] = str(tmp_path)
+    try: CaptureShell(ROOT/'nbs/tutorials').run_all(read_nb(ROOT/'nbs/tutorials/h200.ipynb'), exc_stop=True, preproc=lambda c: c.cell_type=='code' and 'eval: false' in c.source)
+    finally: del os.environ['GALVATRON_H200']
