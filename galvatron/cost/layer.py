@@ -151,7 +151,7 @@ def add_copies(
     for part in ('forward', 'backward') if often else ('start',): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
-    cost.finish['gradient norm'] = shard*3*master/rate
+    if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
 def layer_cost(
