@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PARTS', 'MIB', 'crowded', 'Setting', 'LayerCost', 'add_messages', 'add_shared', 'add_states', 'add_copies',
            'layer_cost', 'sequence_buffer_mib', 'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms',
-           'vocab_shared', 'end_types', 'vocab_cost', 'layout_of', 'passed', 'alone', 'token_mib', 'relayout',
+           'vocab_shared', 'end_types', 'vocab_cost', 'layout_of', 'passed', 'last_of', 'token_mib', 'relayout',
            'LayerTable', 'layer_table', 'relayout_table']
 
 # %% ../../nbs/07_cost.layer.ipynb #7266bb3d
@@ -329,12 +329,12 @@ def layout_of(s:LayerStrategy, setting:Setting) -> Layout:
 
 def passed(
     spec:ModelSpec,
-    t:LayerType, # A type of the model, or one `alone`
+    t:LayerType, # A type of the model, or `last_of` one
 ) -> tuple: # of (tokens, width)
     "The tensors that travel between layers of a type"
     return spec.stream(sum(u.count for u in spec.layer_types[:spec.layer_types.index(t)])) if t in spec.layer_types else ((t.seq, t.hidden),)
 
-def alone(t:LayerType) -> LayerType:
+def last_of(t:LayerType) -> LayerType:
     "A type whose own activations travel, without what it looks at: behind the last layer"
     return replace(t, cross_seq=0)
 

@@ -20,7 +20,7 @@ import numpy as np
 from fastcore.basics import patch
 
 from .communication import Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
-from .layer import (MIB, PARTS, LayerCost, Setting, alone, end_types, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+from .layer import (MIB, PARTS, LayerCost, Setting, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
@@ -308,7 +308,7 @@ def borders(
     first = v if stage==0 else layout_of(plan.layers[layers[0]-1], setting).refine()
     last = v if stage==plan.pp_deg-1 else cuts[-1].refine()
     path, types = [first, *cuts, last], [setting.spec.layer_types[k] for k in [*(kinds[max(i-1, 0)] for i in layers), kinds[layers[-1]]]]
-    if stage==plan.pp_deg-1: types[-1] = alone(types[-1])
+    if stage==plan.pp_deg-1: types[-1] = last_of(types[-1])
     return list(zip(path, path[1:], types))
 
 # %% ../../nbs/08_cost.pipeline.ipynb #75da0479
