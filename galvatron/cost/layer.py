@@ -126,12 +126,13 @@ def add_states(
     master, compute, grad = master_bytes(o), compute_bytes(o), grad_bytes(o)
     reduced, copy = shard*master/MIB, 0.0 if alone and compute==master else mib*compute
     held = np.where(setting.accumulate, mib*grad if o.async_grad_reduce and not alone else reduced, 0.0)
+    after = np.where(setting.accumulate, reduced, mib*compute) if alone else reduced # of one micro-batch nothing is added up
     brief = s.recompute if alone else s.dp_type=='zero3'
     cost.states |= {'parameters': reduced, 'optimizer': 2*reduced, 'working copy': 0.0 if brief else copy,
-                    'gradients': np.maximum(held, reduced - (cost.total('activation') if kept is None else kept))}
+                    'gradients': np.maximum(held, after - (cost.total('activation') if kept is None else kept))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
-    cost.turn = held, reduced, (params if matrix is None or not alone else matrix)*compute/MIB
+    cost.turn = held, after, (params if matrix is None or not alone else matrix)*compute/MIB
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -142,16 +143,16 @@ def add_copies(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
 ):
-    "Time of casts and copies around gathers and reductions, and of the gradient's norm"
+    "Time of casts and copies around gathers and reductions, and of adding up gradients"
     o, group, rate = setting.options, shard_group(s, setting.stage_size).size, setting.hardware.copy_gbps*1e6 # bytes/ms
     if not rate: return
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)
     fill = shard*(master+compute)*(master!=compute) + params*2*compute*(group>1)
     often = s.recompute if group==1 else s.dp_type=='zero3'
-    for part in ('forward', 'backward') if often else ('start',): getattr(cost, part)['parameter copies'] = fill/rate
+    for part in ('forward', 'backward') if often else ('start',) if group>1 else (): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
-    cost.finish['gradient norm'] = shard*3*master/rate
+    elif master!=compute: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*master+compute)/rate, 0.0)
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
 def layer_cost(

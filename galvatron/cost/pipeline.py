@@ -423,7 +423,7 @@ def turns(
     held, reduced, fresh = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
     kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')}
-    out = [always | {'gradients': reduced.sum()}]
+    out = [always | {'gradients': reduced.sum(), 'working copy': states['working copy'].sum()}] # the optimizer renews the copies
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
             with_copies = slice(None) if not last else slice(u+1)
@@ -552,7 +552,7 @@ def sources(self:Prediction) -> dict:
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context')}
 TIME_KINDS = {'compute': ('compute', 'embedding', 'head and loss'), 'recompute': ('recompute',), 'inside a layer': ('tensor parallel', 'ulysses', 'vocabulary parallel'),
-              'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'gradient norm', 'tokens, loss, norm'),
+              'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'tokens, loss, norm'),
               'between layouts': ('relayout',), 'update': ('optimizer',), 'wait': ('pipeline wait',)}
 BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY = '#4477aa', '#66ccee', '#228833', '#ccbb44', '#ee6677', '#aa3377', '#bbbbbb'
 MEMORY_COLOURS = dict(zip(MEMORY_KINDS, (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY)))
