@@ -76,7 +76,7 @@ class LayerCost:
     activation:dict = field(default_factory=dict) # MiB each micro-batch in flight
     transient:dict = field(default_factory=dict) # MiB while the layer runs
 
-    turn:tuple = (0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, and fresh ones at any moment within it
+    turn:tuple = (0.0, 0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, fresh ones at any moment within it, and working copies that the optimizer renews
 
     def __post_init__(self): self._totals = {}
     def total(self, part:str):
@@ -132,7 +132,7 @@ def add_states(
                     'gradients': np.maximum(held, after - (cost.total('activation') if kept is None else kept))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
-    cost.turn = held, after, (params if matrix is None or not alone else matrix)*compute/MIB
+    cost.turn = held, after, (params if matrix is None or not alone else matrix)*compute/MIB, copy if alone and not brief else 0.0
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -306,7 +306,7 @@ def _vocab_cost(s, head, pp, setting):
 def _add_shared_table(cost, mib, options):
     "What the head adds for a table (MiB in the compute type) whose parameter is the embedding's"
     cost.transient['fresh gradients'] += mib
-    cost.turn = *cost.turn[:2], cost.turn[2]+mib
+    cost.turn = *cost.turn[:2], cost.turn[2]+mib, *cost.turn[3:]
     if compute_bytes(options)!=master_bytes(options): cost.states['working copy'] += mib
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6

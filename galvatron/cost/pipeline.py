@@ -420,10 +420,10 @@ def turns(
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
     states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
-    held, reduced, fresh = np.array([u.turn for u in units], dtype=float).T.copy()
+    held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
     kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')}
-    out = [always | {'gradients': reduced.sum(), 'working copy': states['working copy'].sum()}] # the optimizer renews the copies
+    out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
             with_copies = slice(None) if not last else slice(u+1)
