@@ -181,9 +181,10 @@ def errors(rows):
 # ---- where the time of a step goes
 
 KINDS = [ # first match: part of a kernel's name
-    ('attention', r'flash|fmha|sdpa|attention|cudnn_generated.*(bprop|fprop)'), ('matmul', r'gemm|nvjet|cutlass|xmma|s16816|wgmma|cublas|splitK'), ('optimizer', r'adam'),
-    ('norm of gradients', r'LpNorm|lpnorm'), ('scaling of gradients', r'multi_tensor_apply|BinaryOpScalar'), ('loss', r'triton.*(log_softmax|logsumexp|nll|softmax)|cross_entropy|log_softmax|nll_loss'),
-    ('embedding', r'embedding|indexSelect|index_select'), ('copy kernels', r'copy|CatArray|to_copy'), ('fill', r'fill|Memset'), ('other Triton', r'triton'), ('other', '')]
+    ('communication', r'nccl|symmetric_memory'), ('attention', r'flash|fmha|sdpa|attention|cudnn::fusion|cudnn_generated.*(bprop|fprop)'), ('matmul', r'gemm|nvjet|cutlass|xmma|s16816|wgmma|cublas|splitK'),
+    ('optimizer', r'adam|triton.*div.*sqrt'), ('norm of gradients', r'LpNorm'), ('loss', r'triton.*(amax.*exp|exp_(log|mul)_sub|softmax|logsumexp|nll)|cross_entropy|log_softmax|nll_loss'),
+    ('gradients added up', r'CUDAFunctor_add<float>|triton_poi_fused_add_copy__'), ('scaling of gradients', r'multi_tensor_apply|BinaryOpScalar'),
+    ('embedding', r'embedding|indexSelect|index_select'), ('casts and copies', r'copy|CatArray'), ('fill', r'fill|Memset'), ('layers, fused', r'triton'), ('other', '')]
 
 def kind_of(name, cat='kernel'):
     if cat.startswith('gpu_mem'): return 'memory copies' if 'cpy' in cat else 'fill'

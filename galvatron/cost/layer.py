@@ -143,7 +143,7 @@ def add_copies(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
 ):
-    "Time of casts and copies around gathers and reductions, and of adding up gradients"
+    "Time of casts and copies around gathers and reductions, and of the gradient's norm"
     o, group, rate = setting.options, shard_group(s, setting.stage_size).size, setting.hardware.copy_gbps*1e6 # bytes/ms
     if not rate: return
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)
@@ -153,6 +153,7 @@ def add_copies(
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
     elif master!=compute: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*master+compute)/rate, 0.0)
+    if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
 def layer_cost(

@@ -473,7 +473,7 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
     if (folder/names['rich']).exists() and not a.force: return Book(folder/names['rich'], ModelProfile.load(folder/names['rich']))
     meta = dict(machine=machine, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                memory='allocator' if device.type=='cuda' else 'count of living storages')
+                memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
     return Book(folder/names['rich'], m)
