@@ -1,5 +1,5 @@
 "Train on four ranks, in two stages with two micro-batches, with a save after every step, kill one of them at a random moment, start again; python kill.py FOLDER KILLS prints a JSON report"
-import hashlib, json, os, random, signal, sys, time
+import faulthandler, hashlib, json, os, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,6 +17,7 @@ def rank_main(rank, folder, job, steps, asynchronous):
     code = 1
     try:
         torch.set_num_threads(1)
+        faulthandler.register(signal.SIGUSR1, file=open(job/f'stack{rank}', 'w'), all_threads=True)
         dist.init_process_group('gloo', init_method=f'file://{job}/store', rank=rank, world_size=RANKS, timeout=timedelta(seconds=30))
         model, optimizer = make('gpt', PLAN, RunOptions('fp64'))
         saver = Checkpointer(folder, model, optimizer, keep_last=3, asynchronous=asynchronous)
@@ -55,6 +56,8 @@ def run(folder, job, steps, asynchronous=False, kill=None):
         time.sleep(.01)
     for p in pids:
         if p not in codes:
+            os.kill(p, signal.SIGUSR1)                          # where it hangs, in stackN
+            time.sleep(.5)
             os.kill(p, signal.SIGKILL)
             os.waitpid(p, 0)
             codes[p] = 'hung'
@@ -68,7 +71,7 @@ def main(root, kills):
         found = iterations(root/'run')
         saved = int((job/'saved').read_text()) if (job/'saved').exists() else 0
         problems = sum((r['problems'] for r in show(root/'run', contents=True)), []) if found else []
-        report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, problems=problems))
+        report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, problems=problems, stacks={f.name: f.read_text() for f in job.glob('stack*') if f.stat().st_size}))
     steps = max(iterations(root/'run'))+2
     for name in 'run', 'whole': report.append(dict(codes=run(root/name, root/f'end-{name}', steps)[0], digests=[(root/f'end-{name}'/f'digest{r}').read_text() for r in range(RANKS)]))
     return report

@@ -1,5 +1,5 @@
 "What the ranks of the checkpoint tests run: save under one plan, load under another, compare bit for bit"
-import functools, random, time, traceback, warnings
+import functools, random, threading, time, traceback, warnings
 from pathlib import Path
 
 import pytest, torch, torch.distributed as dist, torch.distributed.checkpoint
@@ -195,3 +195,19 @@ def round_trip_case(folder, name, kind, plan, options):
         assert {n:(t.shape, t.dtype) for n,t in a.items()}=={n:(t.shape, t.dtype) for n,t in b.items()}
         every = (slice(None),)
         assert all(torch.equal(a[n].read(every), b[n].read(every)) for n in a)
+
+def mib(key): return int(next(l for l in open('/proc/self/status') if l.startswith(key)).split()[1])/1024
+
+def memory_of_conversion(source, out):
+    "MiB by which this process's memory grows at most while a folder is converted (file pages, which the system takes back at will, do not count), after another one has loaded whatever code that needs"
+    from galvatron.checkpoint.huggingface import h2g
+    h2g(Path(source)/'small', Path(out)/'small')
+    before, peak, over = mib('RssAnon'), [0.], threading.Event()
+    def watch():
+        while not over.wait(.001): peak[0] = max(peak[0], mib('RssAnon'))
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    h2g(Path(source)/'large', Path(out)/'large')
+    over.set()
+    watcher.join()
+    return peak[0]-before

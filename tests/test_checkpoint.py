@@ -14,7 +14,7 @@ from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions,
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.optim import adamw
 from galvatron.runtime.stage import StageModel
-from resume import BSZ, CONFIGS, draw, keep_going, make, run_cases, spec_of, train
+from resume import BSZ, CONFIGS, draw, keep_going, make, memory_of_conversion, mib, run_cases, spec_of, train
 
 def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
 
@@ -70,7 +70,6 @@ def test_memory_while_saving(tmp_path):
     optimizer = adamw(model, lr=1e-2)
     train(model, optimizer, [0])
     saver = Checkpointer(tmp_path/'run', model, optimizer)
-    def mib(key): return int(next(l for l in open('/proc/self/status') if l.startswith(key)).split()[1])/1024
     def peak_of_save(i):
         try: Path('/proc/self/clear_refs').write_text('5') # the peak starts anew
         except OSError: pytest.skip('this system does not let a process reset its memory peak')
@@ -79,6 +78,22 @@ def test_memory_while_saving(tmp_path):
         return mib('VmHWM')-before
     state = 12*model.spec.params/2**20
     assert state>140 and peak_of_save(1)<.2*state and peak_of_save(2)<.2*state
+
+@pytest.mark.cuda
+def test_device_memory_while_saving_in_the_background(tmp_path):
+    "The copy that is written while training goes on lies on the host: pytest -m cuda tests/test_checkpoint.py -s prints the peaks"
+    model = StageModel(spec_of('gpt', n_embd=2048), plan(*[S()]*4), RunOptions('bf16'))
+    optimizer = adamw(model, lr=1e-4)
+    saver, peaks = Checkpointer(tmp_path/'run', model, optimizer, asynchronous=True), []
+    for save in (False, False, True, True):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        if save: saver.save(len(peaks)) # and trains while that is being written
+        train(model, optimizer, [0, 1])
+        peaks.append(torch.cuda.max_memory_reserved()/2**20)
+        saver.wait()
+    print(f'reserved, MiB: {peaks[1]:.0f} without a save, {peaks[2]:.0f} and {peaks[3]:.0f} with one')
+    assert max(peaks[2:])<=1.2*peaks[1]
 
 def test_told_to_leave(tmp_path):
     "SIGTERM to the command: the ranks save after a step they agree on, and one command line says start and resume"
@@ -158,6 +173,28 @@ def test_in_and_out(name, safe, tmp_path):
         for f in (tmp_path/'hf').glob('*.safetensors*'): f.unlink()
         torch.save(model.state_dict(), tmp_path/'hf/pytorch_model.bin')
     identity(tmp_path/'hf', tmp_path)
+
+def in_shards(model, folder, safe):
+    "Save a model with one file for each layer and one for the rest"
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    files = {}
+    for k,v in model.state_dict().items(): files.setdefault(k.split('.')[2] if '.layers.' in k else 'rest', {})[k] = v.contiguous()
+    ending, index = ('safetensors', 'model.safetensors.index.json') if safe else ('bin', 'pytorch_model.bin.index.json')
+    for f,tensors in files.items(): save_file(tensors, folder/f'{f}.{ending}') if safe else torch.save(tensors, folder/f'{f}.{ending}')
+    (folder/index).write_text(json.dumps(dict(metadata={}, weight_map={k:f'{f}.{ending}' for f,tensors in files.items() for k in tensors})))
+
+@pytest.mark.parametrize('safe', [True, False], ids=['safetensors', 'bin'])
+def test_conversion_streams(safe, tmp_path):
+    "The peak grows by one file and one layer at most, 11 MiB each, of 16 in the folder"
+    if not os.path.exists('/proc/self/status'): pytest.skip('needs /proc')
+    for name,layers in dict(small=1, large=16).items():
+        config = dict(FOLDERS['llama'], hidden_size=512, intermediate_size=1376, num_hidden_layers=layers, num_attention_heads=8, head_dim=64)
+        in_shards(AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)), tmp_path/name, safe)
+    shard = (tmp_path/'large'/f'3.{"safetensors" if safe else "bin"}').stat().st_size/2**20
+    grown, = run_ranks(memory_of_conversion, 1, str(tmp_path), str(tmp_path/'g'), init=False)
+    print(f'{grown:.1f} MiB for files of {shard:.1f} MiB')
+    assert shard>10 and grown<2*shard+4
 
 def test_scripts(tmp_path):
     "The scripts of the user guide, both ways; tokenizer files come along, and the commands say what is wrong with a folder"

@@ -119,6 +119,8 @@ def contradictions(args:SearchArgs) -> list: # messages
     for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'bsz_scale', 'costmodel_coe', 'top_k'):
         if not getattr(a, name)>0: out.append(f'{name}: {getattr(a, name)} (allowed: above 0)')
     if a.settle_bsz<=0 and a.max_bsz<a.min_bsz: out.append(f'max_bsz {a.max_bsz} is below min_bsz {a.min_bsz}')
+    named = [n for n in ('memory_profiling_path', 'time_profiling_path', 'allreduce_bandwidth_config_path', 'p2p_bandwidth_config_path', 'overlap_coe_path', 'sp_time_path') if getattr(a, n)]
+    if a.analytic and named: out.append(f"analytic {a.analytic} does not go with {', '.join(named)}: formulas take the place of all profiles")
     if a.make_vocab_size_divisible_by!=128: out.append(f'make_vocab_size_divisible_by: {a.make_vocab_size_divisible_by} (allowed: 128)')
     for name, ok in (('settle_bsz', a.settle_bsz==-1 or a.settle_bsz>0), ('settle_chunk', a.settle_chunk==-1 or a.settle_chunk>0)):
         if not ok: out.append(f'{name}: {getattr(a, name)} (allowed: -1, or above 0)')
