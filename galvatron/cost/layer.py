@@ -76,7 +76,7 @@ class LayerCost:
     activation:dict = field(default_factory=dict) # MiB each micro-batch in flight
     transient:dict = field(default_factory=dict) # MiB while the layer runs
 
-    turn:tuple = (0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, and fresh ones at any moment within it
+    turn:tuple = (0.0, 0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, fresh ones at any moment within it, and working copies that the optimizer renews
 
     def __post_init__(self): self._totals = {}
     def total(self, part:str):
@@ -126,12 +126,13 @@ def add_states(
     master, compute, grad = master_bytes(o), compute_bytes(o), grad_bytes(o)
     reduced, copy = shard*master/MIB, 0.0 if alone and compute==master else mib*compute
     held = np.where(setting.accumulate, mib*grad if o.async_grad_reduce and not alone else reduced, 0.0)
+    after = np.where(setting.accumulate, reduced, mib*compute) if alone else reduced # of one micro-batch nothing is added up
     brief = s.recompute if alone else s.dp_type=='zero3'
     cost.states |= {'parameters': reduced, 'optimizer': 2*reduced, 'working copy': 0.0 if brief else copy,
-                    'gradients': np.maximum(held, reduced - (cost.total('activation') if kept is None else kept))}
+                    'gradients': np.maximum(held, after - (cost.total('activation') if kept is None else kept))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
-    cost.turn = held, reduced, (params if matrix is None or not alone else matrix)*compute/MIB
+    cost.turn = held, after, (params if matrix is None or not alone else matrix)*compute/MIB, copy if alone and not brief else 0.0
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -148,9 +149,10 @@ def add_copies(
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)
     fill = shard*(master+compute)*(master!=compute) + params*2*compute*(group>1)
     often = s.recompute if group==1 else s.dp_type=='zero3'
-    for part in ('forward', 'backward') if often else ('start',): getattr(cost, part)['parameter copies'] = fill/rate
+    for part in ('forward', 'backward') if often else ('start',) if group>1 else (): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
+    elif master!=compute: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*master+compute)/rate, 0.0)
     if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
@@ -310,7 +312,7 @@ def _vocab_cost(s, head, pp, setting):
 def _add_shared_table(cost, mib, options):
     "What the head adds for a table (MiB in the compute type) whose parameter is the embedding's"
     cost.transient['fresh gradients'] += mib
-    cost.turn = *cost.turn[:2], cost.turn[2]+mib
+    cost.turn = *cost.turn[:2], cost.turn[2]+mib, *cost.turn[3:]
     if compute_bytes(options)!=master_bytes(options): cost.states['working copy'] += mib
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6

@@ -422,13 +422,14 @@ def turns(
     head:float = None, # MiB of the gradient of the head's input; None: the last unit is a layer
     shared:bool = False, # The head's table is the first unit's
     entry:float = 0.0, # MiB of what a micro-batch brings from the stage before
+    messages:float = 0.0, # MiB of buffers between stages, always there
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
     states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
-    held, reduced, fresh = np.array([u.turn for u in units], dtype=float).T.copy()
+    held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
-    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')}
-    out = [always | {'gradients': reduced.sum()}]
+    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
+    out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
             with_copies = slice(None) if not last else slice(u+1)
@@ -454,7 +455,7 @@ def stage_turns(
     units = ends[0] + [layer_cost(plan.layers[i], kinds[i], setting) for i in plan.stage_layers(stage)] + ends[1]
     cut, shared = layout_of(v, setting), setting.spec.tied and first and last and shard_group(v, setting.stage_size).size==1
     head = token_mib(setting.spec.layer_types[-1], setting)/(cut.parts('B')*cut.parts('S')) if last else None
-    return turns(units, int(in_flight(stage, pp, plan.chunks, plan.pipeline_type)), plan.chunks, head, shared, entry)
+    return turns(units, int(in_flight(stage, pp, plan.chunks, plan.pipeline_type)), plan.chunks, head, shared, entry, messages_mib(stage, setting, pp) if pp>1 else 0.0)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #df851beb
 @patch(as_prop=True)
