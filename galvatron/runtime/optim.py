@@ -6,6 +6,8 @@
 __all__ = ['grad_norm', 'clip_grad_norm', 'scale_gradients', 'AdamW', 'adamw', 'lr_schedule', 'LossScaler']
 
 # %% ../../nbs/26_runtime.optim.ipynb #2a8c8793
+from functools import partial
+
 import torch
 from fastcore.basics import patch
 from torch import Tensor, distributed as dist
@@ -94,20 +96,25 @@ def _in_one(self:AdamW, group, copies, factor):
     "The step of one group of parameters, each in one pass"
     ps, gs, ms, vs, _, steps = lists = [[] for _ in range(6)]
     self._init_group(group, *lists)
-    numbers = {}
+    if not ps: return
+    torch._foreach_add_(steps, 1)
+    device, dtype, numbers = ps[0].device, torch.promote_types(ps[0].dtype, torch.float32), {}
+    f = torch.ones((), dtype=dtype, device=device) if factor is None else factor.to(dtype)
     for at,p,g,m,v,t in zip([p for p in group['params'] if p.grad is not None], ps, gs, ms, vs, steps):
-        if (now := int(t.add_(1))) not in numbers:
-            h = torch.tensor(_numbers(group, now), dtype=torch.promote_types(p.dtype, torch.float32))
-            numbers[now] = (h.pin_memory() if p.is_cuda else h).to(p.device, non_blocking=True)
+        if (now := int(t)) not in numbers:
+            h = torch.tensor(_numbers(group, now), dtype=dtype)
+            numbers[now] = (h.pin_memory() if p.is_cuda else h).to(device, non_blocking=True)
         unit, w = copies.get(at, (None, None))
-        h, f = numbers[now], numbers[now].new_ones(()) if factor is None else factor.to(numbers[now].dtype)
-        def write():
-            rows, rest = in_rows(p.detach(), g.contiguous(), m, v, w if w is None else w.detach()) # the compiler must not meet a parameter whose gradient has another precision
-            block = max(1, len(rows[0])) if p.is_cuda else 256         # uncompiled: temporaries that stay in the cache
-            for i in range(0, len(rows[0]), block): fused(_update, *(t if t is None else t[i:i+block] for t in rows), h, f)
-            _update(*rest, h, f)
+        write = partial(_write, p.detach(), g.contiguous(), m, v, w if w is None else w.detach(), numbers[now], f)
         if w is None: write()
         else: unit.fill(at, w, write)
+
+def _write(p, g, m, v, w, h, f):
+    "The new numbers of one parameter; `p` is detached, for the compiler must not meet a parameter whose gradient has another precision"
+    rows, rest = in_rows(p, g, m, v, w)
+    block = len(rows[0]) if p.is_cuda else 256                         # uncompiled: temporaries that stay in the cache
+    for i in range(0, len(rows[0]), max(1, block)): fused(_update, *(t if t is None or block==len(t) else t[i:i+block] for t in rows), h, f)
+    if rest[0].numel(): _update(*rest, h, f)
 
 # %% ../../nbs/26_runtime.optim.ipynb #a9cfb056
 def adamw(

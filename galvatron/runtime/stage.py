@@ -144,7 +144,7 @@ class WorkingCopies:
         else:
             rows, rest = in_rows(exact_gradient(p), g.contiguous())
             if rows[0].numel(): fused(_add_up, *rows)
-            _add_up(*rest)
+            if rest[0].numel(): _add_up(*rest)
         if self.last or self.brief: w.untyped_storage().resize_(0)
 
     def release(self):
