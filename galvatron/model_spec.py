@@ -113,6 +113,8 @@ class ModelSpec:
     embed_flops:int = 0  # operations per sample before the first layer (images: the patch projection)
     head_flops:int = 0   # operations per sample after the last layer
     between_flops:int = 0 # operations per sample between layer types
+    copied_params:int = 0 # of embed_params, those of which every layer of a type has a copy (T5: the relative position tables)
+    head_bias:int = 0    # of head_params, those divided like the vocabulary
 
 # %% ../nbs/01_model_spec.ipynb #20f684a8
 @patch(as_prop=True)
@@ -205,7 +207,7 @@ def padded_vocab(
 @patch
 def digest(self:ModelSpec)->str:
     "12 hex digits that name the model's shape, equal for equal shapes whatever they are called"
-    facts = {k:v for k,v in asdict(self).items() if k not in ('model_type', 'name', 'config')}
+    facts = {k:v for k,v in asdict(self).items() if k not in ('model_type', 'name', 'config', 'copied_params', 'head_bias')} # the last two follow from the others
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
 
 # %% ../nbs/01_model_spec.ipynb #7416b24c
@@ -302,7 +304,7 @@ def bert_family(c, seq):
     layer = block('bert_enc', c['num_hidden_layers'], h, a, d, c['intermediate_size'], seq, qkv_bias=True, out_bias=True, mlp_bias=True, norms=4*h)
     V, tied = c['vocab_size'], c['tie_word_embeddings']
     return dict(layer_types=(layer,), vocab=V, tied=tied, embed_params=(V + c['max_position_embeddings'] + c['type_vocab_size'] + 2)*h,
-                head_params=h*h + 3*h + V + (0 if tied else V*h), head_flops=2*seq*h*(h+V))
+                head_params=h*h + 3*h + V + (0 if tied else V*h), head_bias=V, head_flops=2*seq*h*(h+V))
 
 # %% ../nbs/01_model_spec.ipynb #779dfea3
 @family('t5', 't5_hf', dict(hidden_size='d_model', num_hidden_layers='num_layers', num_encoder_layers='num_layers', num_attention_heads='num_heads', intermediate_size='d_ff', ffn_hidden_size='d_ff', head_dim='d_kv'),
@@ -316,7 +318,7 @@ def t5_family(c, seq):
     E, D = c['num_layers'], c['num_decoder_layers'] or c['num_layers']
     types = (block('t5_enc', E, seq=enc, norms=2*h, **shape), block('t5_dec', D, seq=dec, causal=True, cross_seq=enc, norms=3*h, **shape))
     V = c['vocab_size']
-    return dict(layer_types=types, vocab=V, tied=True, embed_params=V*h + 2*c['relative_attention_num_buckets']*a, between_params=(h, 0), head_params=h, head_flops=2*dec*h*V)
+    return dict(layer_types=types, vocab=V, tied=True, embed_params=V*h + 2*c['relative_attention_num_buckets']*a, copied_params=2*c['relative_attention_num_buckets']*a, between_params=(h, 0), head_params=h, head_flops=2*dec*h*V)
 
 # %% ../nbs/01_model_spec.ipynb #a6d98e78
 def _patches(c):

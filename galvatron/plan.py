@@ -517,7 +517,7 @@ def _world_violations(self:Plan, world_size):
 ULYSSES_TYPES = 'llama_dec','gpt_dec' # layer types whose attention runs under Ulysses
 WHOLE_TYPES = 'vit_enc','swin_enc' # layer types whose tokens stay together
 
-def _misfits(layer_type, width, ulysses, sequence_parallel):
+def _misfits(layer_type, width, ulysses, sequence_parallel, lengths=()):
     "What a layer of this type cannot divide by `width`"
     t,k = layer_type,width
     if k>1 and ulysses and t.name not in ULYSSES_TYPES: yield f'is not available for {t.name} layers'
@@ -526,14 +526,17 @@ def _misfits(layer_type, width, ulysses, sequence_parallel):
     if not ulysses and t.ffn%k: yield f'does not divide {t.ffn} hidden units of the MLP'
     if t.name in WHOLE_TYPES:
         if k>1 and sequence_parallel and not ulysses: yield f'cannot go with --sequence_parallel, which is not available for {t.name} layers'
-    elif (ulysses or sequence_parallel) and t.seq%k: yield f'does not divide the sequence of {t.seq}'
+    elif ulysses or sequence_parallel:
+        for n in dict.fromkeys(lengths or (t.seq,)):
+            if n%k: yield f'does not divide the sequence of {n}'
 
 def _vocab_misfit(spec, width, ulysses, sequence_parallel):
     "What keeps embedding and head from being shared by `width` ranks, or None"
     t = spec.layer_types[-1]
     if width==1 or not (ulysses or sequence_parallel): return
     if t.name in WHOLE_TYPES: return f"cannot go with {'vsp' if ulysses else '--sequence_parallel'}, which is not available for {t.name} layers"
-    if spec.seq%width: return f'does not divide the sequence of {spec.seq}'
+    for n,_ in spec.stream(0):
+        if n%width: return f'does not divide the sequence of {n}'
 
 # %% ../nbs/00_plan.ipynb #659f7bac
 @patch
@@ -543,7 +546,7 @@ def _model_violations(self:Plan, spec, options, n):
         yield f'tp_sizes_enc: {self.n_layers} entries, but {spec.name} has {spec.n_layers} layers (allowed: {spec.n_layers} entries)'
         return
     def rule(i, s):
-        misfits = lambda w: list(_misfits(spec.layer_type(i), w, s.ulysses, options.sequence_parallel))
+        misfits = lambda w: list(_misfits(spec.layer_type(i), w, s.ulysses, options.sequence_parallel, [n for n,_ in spec.stream(i)]))
         for m in misfits(s.width) if s.width>1 else ():
             yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
     yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))

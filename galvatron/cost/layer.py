@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PARTS', 'MIB', 'crowded', 'Setting', 'LayerCost', 'add_messages', 'add_shared', 'add_states', 'add_copies',
            'layer_cost', 'sequence_buffer_mib', 'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms',
-           'vocab_shared', 'vocab_cost', 'layout_of', 'token_mib', 'relayout', 'LayerTable', 'layer_table',
-           'relayout_table']
+           'vocab_shared', 'end_types', 'vocab_cost', 'layout_of', 'passed', 'last_of', 'token_mib', 'relayout',
+           'LayerTable', 'layer_table', 'relayout_table']
 
 # %% ../../nbs/07_cost.layer.ipynb #7266bb3d
 from dataclasses import dataclass, field, replace
@@ -76,7 +76,7 @@ class LayerCost:
     activation:dict = field(default_factory=dict) # MiB each micro-batch in flight
     transient:dict = field(default_factory=dict) # MiB while the layer runs
 
-    turn:tuple = (0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, and fresh ones at any moment within it
+    turn:tuple = (0.0, 0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, fresh ones at any moment within it, and working copies that the optimizer renews
 
     def __post_init__(self): self._totals = {}
     def total(self, part:str):
@@ -126,12 +126,13 @@ def add_states(
     master, compute, grad = master_bytes(o), compute_bytes(o), grad_bytes(o)
     reduced, copy = shard*master/MIB, 0.0 if alone and compute==master else mib*compute
     held = np.where(setting.accumulate, mib*grad if o.async_grad_reduce and not alone else reduced, 0.0)
+    after = np.where(setting.accumulate, reduced, mib*compute) if alone else reduced # of one micro-batch nothing is added up
     brief = s.recompute if alone else s.dp_type=='zero3'
     cost.states |= {'parameters': reduced, 'optimizer': 2*reduced, 'working copy': 0.0 if brief else copy,
-                    'gradients': np.maximum(held, reduced - (cost.total('activation') if kept is None else kept))}
+                    'gradients': np.maximum(held, after - (cost.total('activation') if kept is None else kept))}
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute, 'reduce buffer': 0.0 if alone else mib*grad}
-    cost.turn = held, reduced, (params if matrix is None or not alone else matrix)*compute/MIB
+    cost.turn = held, after, (params if matrix is None or not alone else matrix)*compute/MIB, copy if alone and not brief else 0.0
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -148,9 +149,10 @@ def add_copies(
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)
     fill = shard*(master+compute)*(master!=compute) + params*2*compute*(group>1)
     often = s.recompute if group==1 else s.dp_type=='zero3'
-    for part in ('forward', 'backward') if often else ('start',): getattr(cost, part)['parameter copies'] = fill/rate
+    for part in ('forward', 'backward') if often else ('start',) if group>1 else (): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
+    elif master!=compute: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*master+compute)/rate, 0.0)
     if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f
@@ -237,8 +239,8 @@ def vocab_params(
     if shared and spec.tied and head: return spec.head_params
     hidden, table = spec.layer_types[-1].hidden, spec.padded_vocab(vtp=tp)*spec.layer_types[-1].hidden
     if not spec.vocab: return spec.head_params if head else spec.embed_params
-    if not head: return spec.embed_params + (table/tp - spec.vocab*hidden)
-    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden)
+    if not head: return spec.embed_params - spec.copied_params + (table/tp - spec.vocab*hidden)
+    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden) + (spec.padded_vocab(vtp=tp)/tp - spec.vocab if spec.head_bias else 0)
 
 # %% ../../nbs/07_cost.layer.ipynb #1efb981d
 def tied_message(
@@ -264,12 +266,17 @@ def vocab_shared(
     options:RunOptions,
 ) -> list[Collective]:
     "Norm and position gradients of which the ranks hold shares under Megatron-SP"
-    rest = (spec.head_params if head else spec.embed_params) - (0 if head and spec.tied else spec.vocab*spec.layer_types[-1].hidden)
+    rest = (spec.head_params - spec.head_bias if head else spec.embed_params - spec.copied_params) - (0 if head and spec.tied else spec.vocab*spec.layer_types[-1].hidden)
     if s.tp==1 or not options.sequence_parallel or not rest: return []
     shard = 1 if s.dp_type=='ddp' else shard_group(s, n).size
     return [Collective('all_reduce', rest*master_bytes(options)/shard, width_group(s, n), 1, 'end')]
 
 # %% ../../nbs/07_cost.layer.ipynb #023cc64d
+def end_types(spec:ModelSpec, head:bool) -> list:
+    "A type for each tensor that the embedding makes or the head takes: with its length"
+    t = spec.layer_types[-1 if head else 0]
+    return [replace(t, seq=n, hidden=width) for n,width in spec.stream(spec.n_layers if head else 0)]
+
 def vocab_cost(
     s:LayerStrategy, # The vocabulary's strategy, as a layer's
     head:bool, # Head and loss, or the embedding
@@ -286,7 +293,7 @@ def _vocab_cost(s, head, pp, setting):
     ends = profile.head_ms if head else profile.embed_ms
     forward, backward = (setting.each(lambda b: ends(b, mode=setting.mode, **at)[i], batch) for i in (0, 1))
     cost = LayerCost(forward={name: forward}, backward={name: backward})
-    waited = vocab_collectives(s, t, batch, setting.stage_size, o, head)
+    waited = [c for u in end_types(setting.spec, head) for c in vocab_collectives(s, u, batch, setting.stage_size, o, head)]
     for part in ('forward', 'backward') if waited else ():
         getattr(cost, part)['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
     params = vocab_params(setting.spec, head, s.tp, shared=pp==1 and shard_group(s, setting.stage_size).size==1)
@@ -305,7 +312,7 @@ def _vocab_cost(s, head, pp, setting):
 def _add_shared_table(cost, mib, options):
     "What the head adds for a table (MiB in the compute type) whose parameter is the embedding's"
     cost.transient['fresh gradients'] += mib
-    cost.turn = *cost.turn[:2], cost.turn[2]+mib
+    cost.turn = *cost.turn[:2], cost.turn[2]+mib, *cost.turn[3:]
     if compute_bytes(options)!=master_bytes(options): cost.states['working copy'] += mib
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6
@@ -322,9 +329,20 @@ def layout_of(s:LayerStrategy, setting:Setting) -> Layout:
     "How a layer's activations are cut in this setting"
     return setting.recall(('layout', s), lambda: Layout.of(s, setting.stage_size, setting.options.sequence_parallel))
 
+def passed(
+    spec:ModelSpec,
+    t:LayerType, # A type of the model, or `last_of` one
+) -> tuple: # of (tokens, width)
+    "The tensors that travel between layers of a type"
+    return spec.stream(sum(u.count for u in spec.layer_types[:spec.layer_types.index(t)])) if t in spec.layer_types else ((t.seq, t.hidden),)
+
+def last_of(t:LayerType) -> LayerType:
+    "A type whose own activations travel, without what it looks at: behind the last layer"
+    return replace(t, cross_seq=0)
+
 def token_mib(t:LayerType, setting:Setting) -> float:
     "Activations of a micro-batch between two layers, all ranks together, MiB"
-    return setting.micro_bsz*t.seq*t.hidden*compute_bytes(setting.options)/MIB
+    return setting.micro_bsz*sum(n*width for n,width in passed(setting.spec, t))*compute_bytes(setting.options)/MIB
 
 def relayout(
     a:Layout, # Layout of the layer before

@@ -19,8 +19,8 @@ from functools import cached_property, partial
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import Collective, Group, exchange_of, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
-from .layer import (MIB, PARTS, LayerCost, Setting, layer_cost, layout_of, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+from .communication import Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
+from .layer import (MIB, PARTS, LayerCost, Setting, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
@@ -234,7 +234,7 @@ def message_bytes(
     setting:Setting,
 ) -> float: # bytes
     "What a rank sends to the next stage for a micro-batch"
-    return token_mib(before, setting)*MIB/setting.stage_size*(1 + (after.cross_seq/before.seq if before.cross_seq else 0))
+    return token_mib(after, setting)*MIB/setting.stage_size
 
 IN_FRONT, BEHIND = 2, 1 # messages alive at once: an input received ahead and a gradient that leaves; a gradient that has come
 
@@ -307,8 +307,9 @@ def borders(
     cuts = [layout_of(plan.layers[i], setting) for i in layers]
     first = v if stage==0 else layout_of(plan.layers[layers[0]-1], setting).refine()
     last = v if stage==plan.pp_deg-1 else cuts[-1].refine()
-    path, passed = [first, *cuts, last], [kinds[max(i-1, 0)] for i in layers] + [kinds[layers[-1]]]
-    return [(a, b, setting.spec.layer_types[k]) for a, b, k in zip(path, path[1:], passed)]
+    path, types = [first, *cuts, last], [setting.spec.layer_types[k] for k in [*(kinds[max(i-1, 0)] for i in layers), kinds[layers[-1]]]]
+    if stage==plan.pp_deg-1: types[-1] = last_of(types[-1])
+    return list(zip(path, path[1:], types))
 
 # %% ../../nbs/08_cost.pipeline.ipynb #75da0479
 def message_ms(
@@ -352,24 +353,28 @@ def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
     "(strategy, parameters, collectives waited for, shared gradients) of embedding, layers and head of a stage"
     spec, n, o, v, out = setting.spec, setting.stage_size, setting.options, plan.vocab.layer(plan.default_dp_type), []
     def end(head):
-        t = spec.layer_types[-1 if head else 0]
-        return v, vocab_params(spec, head, v.tp), vocab_collectives(v, t, plan.micro_bsz/v.dp(n), n, o, head), vocab_shared(v, spec, head, n, o)
+        waited = [c for t in end_types(spec, head) for c in vocab_collectives(v, t, plan.micro_bsz/v.dp(n), n, o, head)]
+        return v, vocab_params(spec, head, v.tp), waited, vocab_shared(v, spec, head, n, o)
     for i in plan.stage_layers(stage):
         s, t = plan.layers[i], spec.layer_type(i)
         out.append((s, t.local_params(s.tp), width_collectives(s, t, plan.micro_bsz/s.dp(n), n, o), shared_gradients(s, t, n, o)))
     return [end(False)]*(stage==0) + out + [end(True)]*(stage==plan.pp_deg-1)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #efb56672
+def _each(t, setting):
+    "Bytes of each tensor that travels with a type of layers, all ranks together"
+    return [setting.micro_bsz*n*width*compute_bytes(setting.options) for n,width in passed(setting.spec, t)]
+
 def _between(plan, rank, setting):
     "Relayouts, messages between stages, tied tables and single numbers"
     n, pp, stage, out = setting.stage_size, plan.pp_deg, rank//setting.stage_size, []
     for a, b, t in borders(plan, stage, setting, type_indices(setting.spec)):
         for x, y, phase in ((a, b, 'forward'), (b, a, 'backward')):
-            if (found := exchange_of(x, y, n, rank%n)): out.append((Collective(found[0], found[1]*token_mib(t, setting)*MIB, Group(found[2]), 1, phase), plan.chunks))
+            if (found := exchange_of(x, y, n, rank%n)): out += [(Collective(found[0], found[1]*b, Group(found[2]), 1, phase), plan.chunks) for b in _each(t, setting)]
     layers = plan.stage_layers(stage)
     for i, side in ((layers[0]-1, stage>0), (layers[-1], stage<pp-1)):
-        nbytes = message_bytes(setting.spec.layer_type(i), setting.spec.layer_type(i+1), setting) if side else 0
-        if side: out += [(Collective(op, nbytes, Group(pp, n)), plan.chunks) for op in ('send', 'recv')]
+        for b in _each(setting.spec.layer_type(i+1), setting) if side else (): out += [(Collective(op, b/n, Group(pp, n)), plan.chunks) for op in ('send', 'recv')]
+    if setting.spec.copied_params and pp*n>1: out.append((Collective('all_reduce', setting.spec.copied_params*master_bytes(setting.options), Group(pp*n), 1, 'end'), 1))
     if setting.spec.tied and pp>1 and stage in (0, pp-1): out.append((tied_message(plan.vocab.layer(plan.default_dp_type), setting, pp), 1))
     return out + [(Collective('all_reduce', 8, Group(pp*n), 1, 'end'), STEP_SYNCS)]*(pp*n>1)
 
@@ -417,13 +422,14 @@ def turns(
     head:float = None, # MiB of the gradient of the head's input; None: the last unit is a layer
     shared:bool = False, # The head's table is the first unit's
     entry:float = 0.0, # MiB of what a micro-batch brings from the stage before
+    messages:float = 0.0, # MiB of buffers between stages, always there
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
     states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
-    held, reduced, fresh = np.array([u.turn for u in units], dtype=float).T.copy()
+    held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
-    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')}
-    out = [always | {'gradients': reduced.sum()}]
+    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
+    out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
             with_copies = slice(None) if not last else slice(u+1)
@@ -449,7 +455,7 @@ def stage_turns(
     units = ends[0] + [layer_cost(plan.layers[i], kinds[i], setting) for i in plan.stage_layers(stage)] + ends[1]
     cut, shared = layout_of(v, setting), setting.spec.tied and first and last and shard_group(v, setting.stage_size).size==1
     head = token_mib(setting.spec.layer_types[-1], setting)/(cut.parts('B')*cut.parts('S')) if last else None
-    return turns(units, int(in_flight(stage, pp, plan.chunks, plan.pipeline_type)), plan.chunks, head, shared, entry)
+    return turns(units, int(in_flight(stage, pp, plan.chunks, plan.pipeline_type)), plan.chunks, head, shared, entry, messages_mib(stage, setting, pp) if pp>1 else 0.0)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #df851beb
 @patch(as_prop=True)

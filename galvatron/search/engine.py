@@ -20,7 +20,7 @@ import numpy as np
 from fastcore.basics import patch
 from tqdm import tqdm
 
-from ..cost.layer import MIB, PARTS, Setting, layer_table, layout_of, relayout, token_mib, vocab_cost
+from ..cost.layer import MIB, PARTS, Setting, last_of, layer_table, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table
@@ -74,7 +74,8 @@ class Sheet:
 def allows(self:Sheet) -> np.ndarray: # [T, K, M]
     "May a layer of this type have this strategy at this micro-batch?"
     e = self.engine
-    mask = np.array([[allowed(e.spec.layer_types[k], s, e.options.sequence_parallel) and obeys(s, dict(pin)) for s in self.strategies] for k, pin in e.types])
+    lengths = [tuple(n for n,_ in passed(e.spec, t)) for t in e.spec.layer_types]
+    mask = np.array([[allowed(e.spec.layer_types[k], s, e.options.sequence_parallel, lengths[k]) and obeys(s, dict(pin)) for s in self.strategies] for k, pin in e.types])
     return mask[..., None] & np.array([self.micros%s.dp(self.setting.stage_size)==0 for s in self.strategies])
 
 # %% ../../nbs/12_search.engine.ipynb #d03cccbc
@@ -124,7 +125,7 @@ def vocab_borders(self:Sheet, v:VocabStrategy):
     e, st = self.engine, self.setting
     cut = layout_of(v.layer(e.args.default_dp_type), st)
     first, last = (e.spec.layer_types[e.types[e.runs[i][0]][0]] for i in (0, -1))
-    make = lambda: (np.array([[self.wide(x) for x in relayout(cut, a, first, st)] for a in self.layouts]), np.array([[self.wide(x) for x in relayout(a, cut, last, st)] for a in self.layouts]))
+    make = lambda: (np.array([[self.wide(x) for x in relayout(cut, a, first, st)] for a in self.layouts]), np.array([[self.wide(x) for x in relayout(a, cut, last_of(last), st)] for a in self.layouts]))
     return self.recall(('borders', v), make)
 
 # %% ../../nbs/12_search.engine.ipynb #2acb01f0

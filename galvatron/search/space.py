@@ -203,9 +203,10 @@ def allowed(
     layer:LayerType,
     s:LayerStrategy, # Strategy
     sequence_parallel:bool, # Megatron-SP
+    lengths:tuple = (), # Tokens of the tensors that travel through it; (): its own
 ) -> bool:
     "Can a layer of this type have this strategy?"
-    return s.width==1 or not any(_misfits(layer, s.width, s.ulysses, sequence_parallel))
+    return s.width==1 or not any(_misfits(layer, s.width, s.ulysses, sequence_parallel, lengths))
 
 # %% ../../nbs/10_search.space.ipynb #0a42bddd
 def vocab_allowed(
