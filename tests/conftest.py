@@ -23,7 +23,7 @@ class Nursery:
     process = None
     def __call__(self, job, env):
         if env.get('OMP_NUM_THREADS')!='1': return spawn(job, env)      # read at import
-        if not self.process:
+        if not self.process or self.process.poll() is not None:
             start = dict(os.environ, OMP_NUM_THREADS='1', PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
             self.process = subprocess.Popen([sys.executable, Path(__file__).with_name('nursery.py')], env=start, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         print(json.dumps(dict(job=str(job), env=env, cwd=os.getcwd())), file=self.process.stdin, flush=True)

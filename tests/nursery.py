@@ -9,9 +9,10 @@ def preload():
     import torch._dynamo, torch.profiler, transformers.generation # noqa: F401
     import transformers.models.gpt2.modeling_gpt2, transformers.models.llama.modeling_llama # noqa: F401
 
-def job(order):
+def job(order, pids):
     "Be the job process that `run_ranks` would have started"
     os.setsid()
+    print(os.getpid(), file=pids, flush=True)                   # from here on it can be ended as a group
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.environ.clear()
     os.environ.update(order['env'])
@@ -35,10 +36,9 @@ def main():
     preload()
     gc.collect(); gc.freeze()
     for line in orders:
-        if (pid := os.fork())==0:
+        if os.fork()==0:
             code = 1
-            try: code = job(json.loads(line))
+            try: code = job(json.loads(line), pids)
             finally: os._exit(code)
-        print(pid, file=pids, flush=True)
 
 if __name__=='__main__': main()

@@ -224,3 +224,12 @@ def test_four_ranks(results, case):
         if case not in res: pytest.skip('an earlier case failed')
         ok,value = res[case]
         assert ok, f'rank {rank}:\n{value}'
+
+def limits():
+    import torch, torch.distributed as dist
+    from galvatron.plan import LayerStrategy, Plan
+    from galvatron.runtime.groups import Place
+    place = Place(Plan((LayerStrategy(2), LayerStrategy(1)), pp_deg=2))
+    return {str(g._get_backend(torch.device('cpu')).options._timeout) for g in (dist.group.WORLD, *place.neighbour(1-2*place.stage, False)[1:])}
+
+def test_groups_share_the_limit_of_the_world(): assert all(len(found)==1 for found in run_ranks(limits, 4, backend='gloo'))

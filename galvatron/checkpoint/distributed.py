@@ -27,6 +27,7 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
 from ..plan import GalvatronError, Plan
+from ..runtime.groups import time_limit
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #f5282dea
 def _cut(n:int, k:int, i:int)->tuple:
@@ -257,7 +258,7 @@ class Checkpointer:
     ):
         self.root, self.model, self.optimizer, self.keep_last, self.asynchronous = Path(root), model, optimizer, keep_last, asynchronous
         world = model.place.world
-        self.group = dist.new_group(list(range(world)), backend='gloo') if world>1 else None
+        self.group = dist.new_group(list(range(world)), time_limit(), 'gloo') if world>1 else None
         self.rank, self._thread, self._error, self._host, self.stall_ms = model.place.rank, None, None, {}, 0.
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #aaeae26d

@@ -23,7 +23,7 @@ from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions
 from .arguments import TrainArgs, datasets
-from .groups import Place
+from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
 from .schedule import Pipeline
@@ -428,7 +428,7 @@ class Leaving:
         minutes:float|None=None, # until the time is over
         on_signal:bool=True, # SIGTERM asks to leave, in place of ending the process
     ):
-        self.group = dist.new_group(backend='gloo') if world>1 else None
+        self.group = dist.new_group(timeout=time_limit(), backend='gloo') if world>1 else None
         self.end, self.asked, self.work = time.monotonic()+60*minutes if minutes else math.inf, 0, None
         self.old = signal.signal(signal.SIGTERM, self._note) if on_signal and threading.current_thread() is threading.main_thread() else None
 
