@@ -245,10 +245,12 @@ def load_checkpoint(
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #8564312d
 def hf_class(
     config, # a Hugging Face config object
+    named:str=None, # class that a folder names
 ):
-    "The class of transformers that is trained here, whichever class of the family a folder names; GalvatronError if there is none"
+    "The class of transformers that is trained here, or the bare one without a head if that is what a folder names; GalvatronError if there is none"
     import transformers
-    mapping = getattr(transformers, recipe_of(config.model_type).model)._model_mapping
+    mapping, bare = getattr(transformers, recipe_of(config.model_type).model)._model_mapping, transformers.AutoModel._model_mapping
+    if named and type(config) in bare and bare[type(config)].__name__==named: return bare[type(config)]
     if type(config) not in mapping: raise GalvatronError(f'transformers has no training model for {config.model_type}')
     return mapping[type(config)]
 
@@ -363,25 +365,26 @@ def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limi
         where |= dict.fromkeys(names, file)
     index = dict(metadata=dict(total_size=sum(sizes.values())), weight_map=where)
     if len(groups)>1: (tmp/'model.safetensors.index.json').write_text(json.dumps(index, indent=2)+'\n')
-    _write_config(tmp, facts['model']['config'], dtype or next(iter(saved.values())).properties.dtype)
+    _write_config(tmp, facts['model']['config'], facts.get('hf_class'), dtype or next(iter(saved.values())).properties.dtype)
 
-def _write_config(tmp:Path, kw:dict, dtype):
+def _write_config(tmp:Path, kw:dict, named:str|None, dtype):
     "The config.json of a model; of a family that transformers does not have, as it was read"
     from transformers import CONFIG_MAPPING
     name = str(dtype).removeprefix('torch.')
     if kw['model_type'] not in CONFIG_MAPPING: return (tmp/'config.json').write_text(json.dumps({**kw, 'torch_dtype':name}, indent=2)+'\n')
     config = CONFIG_MAPPING[kw['model_type']](**{k:v for k,v in kw.items() if k!='model_type'})
-    config.architectures, config.dtype = [hf_class(config).__name__], dtype
+    config.architectures, config.dtype = [hf_class(config, named).__name__], dtype
     config.save_pretrained(tmp)
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #15bfbebd
 def parameter_shapes(
     config, # a Hugging Face config object
+    named:str=None, # class that the folder names
 )->tuple: # (name -> shape of each parameter, tied ones once; names of tied weights)
     "The parameters of a Hugging Face model, without building it"
     with torch.device('meta'), warnings.catch_warnings():
         warnings.simplefilter('ignore')
-        cls = hf_class(config)
+        cls = hf_class(config, named)
         model = cls(config)
     once, every = dict(model.named_parameters()), dict(model.named_parameters(remove_duplicate=False))
     return {n: tuple(p.shape) for n,p in once.items()}, tuple(n for n,p in every.items() if sum(p is q for q in every.values())>1)
@@ -413,7 +416,8 @@ def h2g(
     check_family(path, model_type, spec.model_type)
     if trained := [i for i in iterations(out) if i]: raise GalvatronError(f'{out}: holds trained iterations ({", ".join(map(str, trained))}); converted weights need a folder of their own')
     stored = from_published(open_weights(path), names_of(spec.config['model_type'], True))
-    wanted, tied = parameter_shapes(spec.hf_config())
+    named = (json.loads((path/'config.json').read_text()).get('architectures') or [None])[0]
+    wanted, tied = parameter_shapes(spec.hf_config(), named)
     pieces = {n: _Lazy(stored[s]) for n,s in match(wanted, stored, tied, path).items()}
     tmp = Path(out)/'.iter_0000000.tmp'
     def write():
@@ -422,6 +426,6 @@ def h2g(
             warnings.simplefilter('ignore')
             dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(bar), no_dist=True)
         carry_tokenizer(path, Path(out)/'tokenizer')
-        publish(tmp, 'iter_0000000', dict(facts_of(0, spec), files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
+        publish(tmp, 'iter_0000000', dict(facts_of(0, spec), hf_class=named, files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
     _or_nothing(write, tmp, out)
     return Path(out)/'iter_0000000'
