@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
            'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
-           'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'attention_kernels', 'fuse_norms',
-           'bare_forwards', 'compile_forward', 'parallelise']
+           'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'kernel_order',
+           'attention_kernels', 'fuse_norms', 'bare_forwards', 'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
@@ -426,12 +426,18 @@ def _slopes(module):
 AttentionInterface.register('galvatron', attention)
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #00f4b3a0
+def kernel_order(
+    flash:bool=True, # allow cuDNN and FlashAttention
+)->list:
+    "Kernels for attention, fastest first; the first that takes the shapes runs"
+    fused = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION] if flash else []
+    return [*fused, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
 def attention_kernels(
     flash:bool=True, # allow cuDNN and FlashAttention
 ): # context manager
-    "Preferred kernels for attention, fastest first"
-    fused = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION] if flash else []
-    return sdpa_kernel([*fused, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH], set_priority=True)
+    "Let attention choose its kernel in that order"
+    return sdpa_kernel(kernel_order(flash), set_priority=True)
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #248b1229
 RMS_NORMS = 'RMSNorm', 'T5LayerNorm' # ends of the names of classes that do just that

@@ -26,6 +26,7 @@ from .arguments import TrainArgs, datasets
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
+from .parallelise import kernel_order
 from .schedule import Pipeline
 from .stage import StageModel
 
@@ -415,7 +416,8 @@ def _start(self:Trainer, train):
     if n: Path(folder or '.').mkdir(parents=True, exist_ok=True)
     self.tracer = Tracer(self.step+min(5, self.total-self.step-n), n, Path(folder or '.')/f'trace_rank{self.rank}.json')
     self.log.say(f"{self.spec}\n{self.plan.table(self.world)}\n{self.options.mixed_precision} on {self.world} x {torch.cuda.get_device_name(self.device) if self.device.type=='cuda' else 'CPU'}"
-                 f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal')
+                 f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal\nattention runs in the first of these kernels that takes its shapes: '
+                 + ', '.join(k.name.removesuffix('_ATTENTION').lower() for k in kernel_order(self.options.flash_attn)))
     self.leaving = Leaving(self.world, a.exit_duration, bool(a.save)) if a.save or a.exit_duration else None
     reset_memory(self.device)
 
