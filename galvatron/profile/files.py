@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
-           'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'EAGER', 'LOSS_BLOCK_MIB',
-           'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'Table',
-           'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine', 'Device',
-           'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value', 'sequence_value',
-           'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
+           'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
+           'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
+           'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine',
+           'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value',
+           'sequence_value', 'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
            'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
            'analytic_ends', 'analytic_point']
 
@@ -828,10 +828,14 @@ def to_rich(self:ModelProfile)->dict:
                 optimizer=[dict(mparams=n, ms=t) for n,t in self.optimizer], depths=list(self.depths), points=[p.row() for p in self.points])
 
 # %% ../../nbs/03_profile.files.ipynb #600bd9f1
+IDENTITY = 'kind', 'type', 'form', 'width', 'batch', 'seq' # what a row of points is about: no guess for any of them
+
 @patch(cls_method=True)
 def from_rich(cls:ModelProfile, d:dict, path=''):
     "A profile from the content of the rich file"
     try:
+        for r in d['points']:
+            for k in IDENTITY: r[k]
         return cls(points=tuple(Point(**r) for r in d['points']), optimizer=tuple((r['mparams'],r['ms']) for r in d['optimizer']), depths=tuple(d['depths']),
                    **{k:tuple(d[k]) for k in ('seqs','layer_params','vocab_params')}, **{k:d[k] for k in ('model','precision','device','analytic','meta')})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing') from None

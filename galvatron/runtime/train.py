@@ -522,9 +522,10 @@ def train(
     launched = is_rank()
     if launched: end_with_parent()
     try:
+        samples = datasets(spec, plan, args, data)                     # before the model is built: it may be large, and there may be no data
         trainer = Trainer(spec, plan, args, options)
         trainer.reading = dict(kind=data.dataloader_type, seed=args.seed, num_workers=data.num_workers)
-        return trainer.fit(*datasets(spec, plan, args, data))
+        return trainer.fit(*samples)
     except Exception as e:
         if not launched: raise
         if isinstance(e, GalvatronError):
