@@ -1,6 +1,8 @@
 "Every family of the zoo under random plans, beside Hugging Face's forward, through checkpoints, and through a search"
 import pytest, torch, torch.nn.functional as F, transformers
 from safetensors.torch import load_file, save_file
+from transformers.models.llama import modeling_llama
+from transformers.models.qwen3 import modeling_qwen3
 from transformers.models.t5 import modeling_t5
 
 from equal import assert_equal, check_random, inputs, spec_of
@@ -31,9 +33,10 @@ def test_any_plan(trained, kind):
     assert_equal([res[kind] for res in trained], [*trained[0][kind], 'resumed'], TOLERANCE)
     assert len(trained[0][kind])==PLANS+1
 
-@pytest.mark.parametrize('kind', sorted(set(KINDS)-{'baichuan'})) # which Hugging Face does not have; its page writes the forward down
+@pytest.mark.parametrize('kind', ['llama', 'qwen3', 'gpt', *sorted(set(KINDS)-{'baichuan'})]) # which Hugging Face does not have; its page writes the forward down
 def test_forward_is_hugging_face_s(kind, monkeypatch):
-    monkeypatch.setattr(modeling_t5.T5LayerNorm, 'forward', lambda m, x: F.rms_norm(x, m.weight.shape, m.weight, m.variance_epsilon)) # theirs is in single precision
+    for norm in (modeling_t5.T5LayerNorm, modeling_llama.LlamaRMSNorm, modeling_qwen3.Qwen3RMSNorm): # theirs is in single precision
+        monkeypatch.setattr(norm, 'forward', lambda m, x: F.rms_norm(x, m.weight.shape, m.weight, m.variance_epsilon))
     spec = spec_of(kind)
     model = StageModel(spec, Plan((LayerStrategy(),)*spec.n_layers), RunOptions('fp64'), Place.solo()).eval()
     hf = getattr(transformers, model.recipe.model).from_config(spec.hf_config(), attn_implementation='sdpa').double().eval() # its eager softmax is in single precision
