@@ -208,9 +208,9 @@ class Pricer:
     @property
     def notes(self) -> list: # sentences
         "Where the prices do not rest on what was measured for such a run"
-        meta, out = self.profile.meta, []
-        if not self.profile.analytic and bool(meta.get('compile'))!=self.options.compile:
-            out.append(f"layers were profiled {'with' if meta.get('compile') else 'without'} compile, and the run is {'compiled' if self.options.compile else 'not'}: profile-model --compile {int(self.options.compile)} measures it")
+        out = []
+        if not self.profile.analytic and self.profile.compiled!=self.options.compile:
+            out.append(f"layers were profiled {'with' if self.profile.compiled else 'without'} compile, and the run is {'compiled' if self.options.compile else 'not'}: profile-model --compile {int(self.options.compile)} measures it")
         if context_mib(self.hardware)==CONTEXT_MIB!=self.hardware.meta.get('context_mib'): out.append(f'context: {CONTEXT_MIB:.0f} MiB a GPU are assumed; profile-hardware measures it')
         return out
 

@@ -768,6 +768,11 @@ def parameter_mib(self:ModelProfile, k:int)->float:
     if k>=len(self.layer_params): raise GalvatronError(f'{self.model}: parameter_size of layertype_{k} is missing')
     return self.layer_params[k]*4/MIB
 
+@patch(as_prop=True)
+def compiled(self:ModelProfile)->bool:
+    "Whether its layers were compiled; the profiler notes that beside the machine"
+    return bool(self.meta.get('compile', self.meta.get('machine', {}).get('compile')))
+
 # %% ../../nbs/03_profile.files.ipynb #55e1e02d
 @patch
 def summary(self:ModelProfile)->str:

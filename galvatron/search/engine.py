@@ -205,7 +205,7 @@ class Engine:
             raise GalvatronError(f'hardware profile {self.hardware.name} is of {self.hardware.world_size} GPUs, the options say {self.args.num_nodes} x {self.args.num_gpus_per_node}')
         if self.args.memory_profile_mode=='static' and (other := {t.seq for t in self.spec.layer_types}-set(self.profile.seqs)):
             raise GalvatronError(f"memory_profile_mode static uses measured lengths only: {', '.join(map(str, self.profile.seqs))}; the model's is {', '.join(map(str, sorted(other)))} (sequence interpolates)")
-        self.options = replace(run_options(self.args), compile=bool(self.profile.meta.get('compile')))
+        self.options = replace(run_options(self.args), compile=self.profile.compiled)
         self.pricer = Pricer(self.spec, self.hardware, self.profile, self.options, self.args.mode)
         self.budget = (self.args.memory_mib - context_mib(self.hardware))/(1+RESERVE) - ONE_BYTE
         fits = lambda v: vocab_allowed(self.spec, v, self.options.sequence_parallel)
