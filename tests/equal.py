@@ -154,6 +154,15 @@ def check_all(cases, count=False, steps=STEPS):
         out[name] = dict(errors=worst, seconds=time.time()-start, messages=messages)
     return out
 
+def assert_replicas_equal(model):
+    "Parameters that every tensor-parallel rank holds whole are still the same numbers on all of them"
+    for g in model.named_global_parameters():
+        if g.unit.context.tp>1 and g.rule.shard is None:
+            mine = (g.param.to_local() if isinstance(g.param, DTensor) else g.param).detach()
+            theirs = [torch.empty_like(mine) for _ in range(g.unit.context.tp)]
+            dist.all_gather(theirs, mine, group=g.unit.context.tp_group)
+            assert all(torch.equal(t, mine) for t in theirs), g.name
+
 def assert_equal(results, names, tolerance):
     "Every rank finished every named case within `tolerance`"
     for rank,found in enumerate(results):

@@ -2,10 +2,10 @@
 import functools, gc, warnings, weakref
 from collections import Counter
 
-import torch, torch.distributed as dist
+import torch
 from torch.distributed.tensor import DTensor
 
-from equal import CONFIGS, SEQ, batch, spec_of
+from equal import CONFIGS, SEQ, assert_replicas_equal, batch, spec_of
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.overlap import OPTIONS
@@ -100,12 +100,7 @@ def dropout_follows_what_is_computed():
                 run.append(pipeline.step(rows(model, step)).item())
                 opt.step(); opt.zero_grad()
             losses[sp,recompute] = run, pipeline.evaluate(rows(model)).item(), pipeline.evaluate(rows(model)).item()
-            for g in model.named_global_parameters():           # replicas stay replicas
-                if g.unit.context.tp>1 and g.rule.shard is None:
-                    mine = (g.param.to_local() if isinstance(g.param, DTensor) else g.param).detach()
-                    theirs = [torch.empty_like(mine) for _ in range(g.unit.context.tp)]
-                    dist.all_gather(theirs, mine, group=g.unit.context.tp_group)
-                    assert all(torch.equal(t, mine) for t in theirs), g.name
+            assert_replicas_equal(model)
         (a,ea,eb),(b,ec,_) = losses[sp,False], losses[sp,True]
         assert all(abs(x-y)<1e-12*x for x,y in zip(a, b)) and ea==eb and abs(ea-ec)<1e-12*ea, losses
         assert a[0]!=ea
@@ -178,6 +173,13 @@ def compiled_layers():
         assert not stats['graph_break'] and stats['stats']['unique_graphs']==2, dict(stats)
         assert all(abs(a-b)<1e-12*b for a,b in zip(losses[True], losses[False])), losses
         assert min(hidden)>0, hidden                 # of every graph, forward and backward
+        plan, spec, own = Plan((S(2), S(2, ulysses=True)), V(2), global_bsz=8), spec_of('llama', 2), []
+        positions = torch.arange(spec.seq)[None].repeat(8, 1)
+        positions[1::2] %= 5                         # samples whose positions are not those of their neighbours: no two halves
+        for compile in False, True:
+            pipeline = Pipeline(StageModel(spec, plan, RunOptions('fp64', sequence_parallel=True, compile=compile)))
+            own.append(pipeline.step([dict(m, position_ids=positions[list(r)]) for m,r in zip(rows(pipeline.model), pipeline.model.document_rows())]).item())
+        assert abs(own[0]-own[1])<1e-12*own[0], own
     finally: torch.compile = inductor
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,

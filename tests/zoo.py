@@ -2,11 +2,9 @@
 import random, traceback
 from pathlib import Path
 
-import torch
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor
 
-from equal import CONFIGS, DEPTHS, check_random, compare, draw, inputs, micro_batches, optimizer_of, reference, spec_of, train
+from equal import CONFIGS, DEPTHS, assert_replicas_equal, check_random, compare, draw, inputs, micro_batches, optimizer_of, reference, spec_of, train
 from galvatron.checkpoint.distributed import Checkpointer
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy, Plan, RunOptions, VocabStrategy
@@ -49,12 +47,7 @@ def stochastic_depth():
         plan = Plan(tuple(LayerStrategy(k, recompute=recompute) for k in (4, 2, 4, 2)), VocabStrategy(2), chunks=2, global_bsz=8)
         model = StageModel(spec, plan, RunOptions('fp64'))
         losses[recompute] = [l for l,*_ in train(model, range(2))], Pipeline(model).evaluate(micro_batches(model, inputs(spec, 0, 8))).item()
-        for g in model.named_global_parameters():                       # replicas stay replicas
-            if g.unit.context.tp>1 and g.rule.shard is None:
-                mine = (g.param.to_local() if isinstance(g.param, DTensor) else g.param).detach()
-                theirs = [torch.empty_like(mine) for _ in range(g.unit.context.tp)]
-                dist.all_gather(theirs, mine, group=g.unit.context.tp_group)
-                assert all(torch.equal(t, mine) for t in theirs), g.name
+        assert_replicas_equal(model)
     (a,ea),(b,eb) = losses.values()
     still = StageModel(ModelSpec.from_hf(dict(CONFIGS['swin'], depths=DEPTHS[4])), plan, RunOptions('fp64'))
     assert all(abs(x-y)<1e-12*x for x,y in zip(a, b)) and abs(ea-eb)<1e-12*ea

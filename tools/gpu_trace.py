@@ -44,20 +44,23 @@ def summarise(events, steps:int, top:int=25)->dict:
     return dict(step=ms(end-begin), compute=ms(length(work)), communication=ms(length(comm)), exposed=ms(length(comm)-hidden(comm, work)), idle=ms(end-begin-length(busy)),
                 kinds={k:ms(v) for k,v in by_kind.most_common()}, top=[[n, ms(v), round(calls[n]/steps, 1)] for n,v in by_name.most_common(top)])
 
-def traced(step, steps:int=2, top:int=25)->dict:
-    "Run `step` under the profiler and summarise; one call of it is not recorded"
+def recorded(step, steps:int, cuda:bool)->list:
+    "Events of the Chrome trace of some steps: of the GPU alone if there is one"
     import torch
     from torch.profiler import ProfilerActivity, profile
-    cuda = torch.cuda.is_available()
-    step()
     if cuda: torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as p:
         for _ in range(steps): step()
         if cuda: torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as d:
         p.export_chrome_trace(path := os.path.join(d, 'trace.json'))
-        events = json.load(open(path))['traceEvents']
-    return summarise(events, steps, top)
+        with open(path) as f: return json.load(f)['traceEvents']
+
+def traced(step, steps:int=2, top:int=25)->dict:
+    "Run `step` under the profiler and summarise; one call of it is not recorded"
+    import torch
+    step()
+    return summarise(recorded(step, steps, torch.cuda.is_available()), steps, top)
 
 def shown(name:str, r:dict)->str:
     "A summary as text"

@@ -3,12 +3,14 @@
 A case is written `llama-7b/16 4x4096 r8 c2 eager fp32`: 16 layers of the model, 4 samples of 4,096 tokens a step, the first 8 layers recomputed
 (`r?`: as few as fit), 2 micro-batches, not compiled, fp32. What is left out: all layers, r0, c1, compiled, bf16.
 """
-import gc, json, re, statistics, sys, tempfile, time
+import gc, re, statistics, sys, time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from gpu_trace import length, recorded, union
+
 MIB, PEAK = 2**20, 989. # TFLOP/s: dense bf16 of an H200 by its data sheet
 
 MODELS = { # name: (family, size, changes); the 1.5 B model has GPT-2's own 25 heads of 64
@@ -190,16 +192,6 @@ def kind_of(name, cat='kernel'):
     if cat.startswith('gpu_mem'): return 'memory copies' if 'cpy' in cat else 'fill'
     return next(k for k,p in KINDS if re.search(p, name, re.I))
 
-def union(spans):
-    "Merged intervals, sorted"
-    out = []
-    for a,b in sorted(spans):
-        if out and a<=out[-1][1]: out[-1][1] = max(out[-1][1], b)
-        else: out.append([a, b])
-    return out
-
-def length(spans): return sum(b-a for a,b in spans)
-
 def summarise(events, steps, top=25):
     "Device events of a chrome trace (`ts`, `dur` in us) -> ms a step by kind, top kernels, gaps, exposed copies"
     dev = [(e['ts'], e['ts']+e['dur'], e['name'], e['cat']) for e in events if e.get('cat') in ('kernel', 'gpu_memcpy', 'gpu_memset', 'cpu_op')]
@@ -224,15 +216,7 @@ def summarise(events, steps, top=25):
 
 def traced(step, device, spec, case, steps=2):
     "Run two steps under the profiler and summarise what the device did"
-    import torch
-    from torch.profiler import ProfilerActivity as A
-    with tempfile.TemporaryDirectory() as d:
-        if device.type=='cuda': torch.cuda.synchronize()
-        with torch.profiler.profile(activities=[A.CUDA if device.type=='cuda' else A.CPU]) as prof:
-            for _ in range(steps): step()
-            if device.type=='cuda': torch.cuda.synchronize()
-        prof.export_chrome_trace(f'{d}/trace.json')
-        out = summarise(json.loads(Path(d, 'trace.json').read_text())['traceEvents'], steps)
+    out = summarise(recorded(step, steps, device.type=='cuda'), steps)
     attn = spec.step_flops(case.batch, causal=False) - spec.step_flops(case.batch) # the half that the causal mask leaves out is as large as the one that counts
     for k,flops in (('attention', attn), ('matmul', spec.step_flops(case.batch)-attn)):
         if k in out.get('by_kind', {}): out['by_kind'][k]['model_tflops'] = flops/1e9/out['by_kind'][k]['ms'] # of the model: recomputation adds time and no FLOPs
