@@ -78,6 +78,16 @@ def unpack(path):
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(t.extractfile(member).read()); print(to.relative_to(ROOT.parent))
 
+def forget_compared(work, names, tiny, precision):
+    "Leave out the whole models that will be compared again"
+    from dataclasses import replace
+    from galvatron.profile.files import ModelProfile
+    for name in names:
+        folder,spec = work/MODELS[name][0],spec_of(name, tiny)
+        if not list(folder.glob(f'model_profile_*{spec.name}.json')): continue
+        m,seqs = ModelProfile.load(folder, spec, precision),('32,64,128' if tiny else MODELS[name][1]).split(',')[:COMPARE['lengths']]
+        replace(m, depths=tuple(d for d in m.depths if not (str(d['batch']) in COMPARE['batches'].split(',') and str(d['seq'][0]) in seqs))).save(folder)
+
 def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False):
     "One pass over some models; a model's failure leaves the others"
     for i,name in enumerate(names):
@@ -114,6 +124,7 @@ def main():
     passes = PASSES
     if o.missing:
         begin_from_shipped(work, {*o.models, *o.compare}, o.shipped, o.tiny, o.precision)
+        forget_compared(work, o.compare, o.tiny, o.precision)
         run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True)
         passes = MISSING
     for k,what in enumerate(passes): run_pass(f'pass {k+1}', o.models, what, work, o, end, failed, 1.3 if k else 1.6, tell=not o.missing and k in (0, len(passes)-1))
