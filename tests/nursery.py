@@ -1,5 +1,5 @@
 "A process that has imported what ranks need, and forks a job for each connection: the import is most of what a short launch costs"
-import gc, json, os, signal, socket, sys
+import gc, json, os, signal, socket
 from pathlib import Path
 
 from galvatron.runtime import launch
