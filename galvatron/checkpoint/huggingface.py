@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['published_names', 'PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'open_layer_files', 'open_rank_files',
-           'earlier_saves', 'earlier_plan', 'published', 'names_of', 'from_published', 'to_published', 'weights_in',
-           'match', 'load_pretrained', 'load_checkpoint', 'hf_class', 'check_family', 'tokenizer_files',
-           'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
+           'earlier_saves', 'earlier_plan', 'earlier_schedule', 'published', 'names_of', 'from_published',
+           'to_published', 'weights_in', 'match', 'load_pretrained', 'load_checkpoint', 'hf_class', 'check_family',
+           'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings
@@ -155,6 +155,18 @@ def earlier_plan(
     d = parse_json(file.read_text())
     return Plan.from_json({k: d[k] for k in _PLAN_KEYS if k in d} | dict(global_bsz=d.get('global_train_batch_size'), chunks=1), where=file)
 
+def earlier_schedule(
+    folder, # iter_N of an earlier version's distributed save
+    bsz:int, # samples of a step
+)->dict: # as the trainer compares it; empty if the file is missing
+    "The learning-rate schedule of an earlier version's run, in steps"
+    file = Path(folder)/'opt_param_scheduler.json'
+    if not file.exists(): return {}
+    d = parse_json(file.read_text())
+    names = dict(lr='max_lr', min_lr='min_lr', lr_decay_style='lr_decay_style', weight_decay_incr_style='wd_incr_style', weight_decay='start_wd', start_weight_decay='start_wd', end_weight_decay='end_wd')
+    steps = dict(lr_warmup_iters='lr_warmup_steps', lr_decay_iters='lr_decay_steps', weight_decay_incr_iters='wd_incr_steps')
+    return {k: d[v] for k,v in names.items()} | {k: d[v]//bsz for k,v in steps.items()}
+
 def _could_be(old:Plan, new:Plan)->bool: # what that file does not say may be anything
     same = replace(new, chunks=1, pipeline_type=old.pipeline_type, vocab=replace(new.vocab, embed_sdp=old.vocab.embed_sdp))
     return old==same
@@ -278,6 +290,7 @@ def load_checkpoint(
     "Fill a run's model, and its optimizer if there is state for it, from wherever the weights are"
     model, old = checkpointer.model, earlier_saves(path)
     if old and (iteration in old or iteration is None and not iterations(path)): return _load_earlier(model, old, iteration, same_plan)
+    if old and not iterations(path): raise GalvatronError(f"{path}: no iteration {iteration} (there are: {', '.join(map(str, old))})")
     if weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
     if iteration: raise GalvatronError(f'{path}: holds weights and no iteration {iteration} (without --load_iteration they start a new run)')
     if same_plan: raise GalvatronError(f'{path}: holds weights and no plan, and --load_distributed demands that it is the same (without it they are loaded under any)')
@@ -291,7 +304,8 @@ def _load_earlier(model, saves:dict, iteration:int|None, same_plan:bool)->Loaded
     plan, ranks = earlier_plan(folder), len(list((folder/'optimizer').glob('*.pt')))
     if same_plan and not (plan and _could_be(plan, model.plan) and ranks==model.place.world): raise other_plan(folder, plan, ranks, model)
     load_pretrained(model, folder)
-    return Loaded(folder, iteration, dict(samples=iteration*plan.global_bsz) if plan else {}, False, False)
+    state = dict(samples=iteration*plan.global_bsz, schedule=earlier_schedule(folder, plan.global_bsz)) if plan else {}
+    return Loaded(folder, iteration, state, False, False)
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #8564312d
 def hf_class(
