@@ -218,26 +218,19 @@ def test_a_price_takes_under_five_milliseconds():
 
 # --- the messages are the runtime's
 
-PLANS = [c for c in FOUR if not c[2].violations(4)][:20] + [c for c in FOUR if c[1] in ('bert', 't5')]
+PLANS = [c for c in FOUR if not c[2].violations(4)]
 CPU4 = HardwareProfile.analytic('h200', 1, 4)
 
 @pytest.mark.parametrize('case', PLANS, ids=[c[0] for c in PLANS])
 def test_messages_are_the_runtimes(four, case):
-    "A step on four processes sends what the plan's price counts, in number and in bytes"
+    "A step on four processes sends what the plan's price counts: kind, ranks and bytes of each message, and how many of them"
     name, kind, p, options = case
-    pricer = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options)
+    pricer, peers = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options), ('send', 'recv')
     for rank in range(4):
-        want, nbytes, got, seen = (Counter() for _ in range(4))
-        for c,n in rank_messages(p, rank, pricer):
-            key = c.op, None if c.op in ('send','recv') else c.group.size
-            want[key] += n; nbytes[key] += n*c.nbytes
-        for (op,size,b),n in four[rank][name]['messages'].items():
-            key = op, None if op in ('send','recv') else size
-            got[key] += n; seen[key] += n*b
+        want, got = Counter(), Counter()
+        for c,n in rank_messages(p, rank, pricer): want[c.op, None if c.op in peers else c.group.size, round(c.nbytes, 6)] += n
+        for (op,size,b),n in four[rank][name]['messages'].items(): got[op, None if op in peers else size, b] += n
         assert got==want, f'rank {rank}'
-        for k in got: # a relayout is priced by its busiest rank
-            if k[0]=='all_to_all': assert seen[k] <= nbytes[k]*1.001
-            else: assert np.isclose(seen[k], nbytes[k], rtol=.02 if kind=='t5' else 5e-3, atol=256 if kind=='t5' else 0), (rank, k, seen[k], nbytes[k]) # the copies of T5's small tables are not priced
 
 # --- pictures and published runs
 

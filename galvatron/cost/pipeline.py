@@ -19,8 +19,9 @@ from functools import cached_property, partial
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, shard_group, shared_gradients, width_collectives
-from .layer import (MIB, PARTS, LayerCost, Setting, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+from .communication import (Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
+                                          width_collectives)
+from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
@@ -355,9 +356,10 @@ def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
     def end(head):
         waited = [c for t in end_types(spec, head) for c in vocab_collectives(v, t, plan.micro_bsz/v.dp(n), n, o, head)]
         return v, vocab_params(spec, head, v.tp), waited, vocab_shared(v, spec, head, n, o)
+    kinds = type_indices(spec)
     for i in plan.stage_layers(stage):
-        s, t = plan.layers[i], spec.layer_type(i)
-        out.append((s, t.local_params(s.tp), width_collectives(s, t, plan.micro_bsz/s.dp(n), n, o), shared_gradients(s, t, n, o)))
+        s, t = plan.layers[i], carried(spec, kinds[i], last=kinds[i:i+2]!=[kinds[i]]*2)
+        out.append((s, t.local_params(s.tp) + row_padding(s, t, n), width_collectives(s, t, plan.micro_bsz/s.dp(n), n, o), shared_gradients(s, t, n, o)))
     return [end(False)]*(stage==0) + out + [end(True)]*(stage==plan.pp_deg-1)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #efb56672
