@@ -118,13 +118,14 @@ def keep_going(folder):
         train(model, optimizer, [i])
         saver.save(i)
         if i==3: truth = {k:v.clone() for k,v in views(model, optimizer).items()}
-        train(model, optimizer, [10+i]) # while it is being written
+        after, = train(model, optimizer, [10+i]) # while it is being written
     saver.wait()
     assert list(iterations(folder))==[2, 3] and not any(r['problems'] for r in show(folder, contents=True))
     again, again_opt = make('gpt', plan, RunOptions('fp64'), seed=3)
     loader = Checkpointer(folder, again, again_opt)
     assert loader.load().iteration==3
     assert all(torch.equal(v, truth[k]) for k,v in views(again, again_opt).items())
+    assert train(again, again_opt, [13, 14])[0]==after                  # as the first run went on, to the last bit
     fails_on_one_rank(loader)
     dist.barrier()
     assert list(iterations(folder))==[2, 3] and not list(Path(folder).glob('.*.tmp'))
