@@ -110,7 +110,10 @@ def run_cases(do, folder, cases):
 # --- one rank fails, files are damaged, saving in the background
 
 def keep_going(folder):
-    "Saves in the background, with a limit on how many are kept; an error on one rank is one on all and leaves what was there"
+    "Goes on to the last bit under each kind of data parallelism. Saves in the background, with a limit on how many are kept; an error on one rank is one on all and leaves what was there"
+    for dp_type,embed_sdp in ('ddp', False), ('zero2', True), ('zero3', True): # 1003 words that four ranks do not divide
+        layers = (LayerStrategy(dp_type=dp_type), LayerStrategy(2, dp_type=dp_type), LayerStrategy(dp_type='zero3'), LayerStrategy(dp_type=dp_type, recompute=True))
+        save_case(Path(folder).parent/'kinds', dp_type, 'llama', Plan(layers, VocabStrategy(embed_sdp=embed_sdp), global_bsz=BSZ, default_dp_type=dp_type), RunOptions('fp64'))
     plan = Plan((LayerStrategy(dp_type='zero3'),)*4, pp_deg=2, chunks=2, global_bsz=BSZ)
     model, optimizer = make('gpt', plan, RunOptions('fp64'))
     saver = Checkpointer(folder, model, optimizer, keep_last=2, asynchronous=True)

@@ -45,7 +45,7 @@ def test_any_plan_to_any_plan(tmp_path): chain(tmp_path, 1, (2, 8, 2, 1))
 def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 4, (2, 8, 4, 8, 2, 1)) # times 2 models, times 5 loads each
 
 def test_background_and_failures(tmp_path):
-    run_ranks(keep_going, 4, str(tmp_path), timeout=120, backend='gloo')
+    run_ranks(keep_going, 4, str(tmp_path/'run'), timeout=200, backend='gloo')
 
 def test_full_disk(tmp_path):
     "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
@@ -335,6 +335,22 @@ def test_settings_of_a_resumed_run(tmp_path, capsys):
     assert 'not as in' not in capsys.readouterr().out
     assert len(run(save=None, finetune=True))==4
     with pytest.raises(GalvatronError, match='exclude each other'): run(override_opt_param_scheduler=True, use_checkpoint_opt_param_scheduler=True)
+
+class Eight(MockGPT):
+    def __len__(self): return 8
+
+@pytest.mark.parametrize('kind', ['single', 'cyclic'])
+def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
+    "Eight samples in batches of four: after two steps, or three, samples and rates go on as in the run that was not interrupted"
+    def run(**kw):
+        args = TrainArgs(train_iters=6, lr=1e-2, lr_decay_style='cosine', eval_iters=0, tensorboard=False, **kw)
+        trainer = Trainer(spec_of('gpt'), Plan((S(),)*4, global_bsz=4), args, RunOptions('fp32'))
+        trainer.reading = dict(kind=kind, seed=1)
+        trainer.fit(Eight())
+        return [(r['step'], r['loss'], r['lr']) for r in trainer.history]
+    whole = run(save=str(tmp_path), save_interval=1)
+    assert len(whole)==6 and len({loss for _,loss,_ in whole})==6
+    for at in 2, 3: assert run(load=str(tmp_path), load_iteration=at)==whole[at:]
 
 def test_wrong_folders(tmp_path):
     torch.manual_seed(0)
