@@ -95,7 +95,7 @@ def test_t5_has_two_types():
 
 @pytest.mark.parametrize('n', [3, 4])
 def test_gloo_sweep(n, tmp_path):
-    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=16, output_dir=str(tmp_path), timeout=120))
+    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=16, max_call_ms=1e4, output_dir=str(tmp_path), timeout=120)) # however slow the machine is, both sizes
     assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]}
     assert all(t.bytes==(2**16,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)
     assert all(v>=1 for pair in hw.overlap.values() for v in pair) and all(type(b) is int for row in hw.to_rich()['tables'] for b in row['bytes'])
