@@ -204,7 +204,9 @@ def main(
             name,rest = find(argv)
             return COMMANDS[name][2](rest) or 0
         return 0
-    except GalvatronError as e: print(f'galvatron: error: {e}', file=sys.stderr)
+    except GalvatronError as e:
+        sys.stdout.flush() # in a file, what was printed before comes before
+        print(f'galvatron: error: {e}', file=sys.stderr)
     except KeyboardInterrupt: return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -336,7 +338,8 @@ def warn(message:str): print(f'galvatron: warning: {message}', file=sys.stderr)
 # %% ../nbs/60_cli.ipynb #d893e2c3
 @command('init', 'Start', 'copy the scripts and profiles of the model zoo')
 def init(argv):
-    out,pos,_ = parse('init', argv, OutputArgs, about='Copy model_zoo and profile_hardware to a folder.\n\n  galvatron init work\n  cd work/model_zoo/llama_hf && sh scripts/search_dist.sh', dir='Folder to copy to')
+    out,pos,_ = parse('init', argv, OutputArgs, about='Copy model_zoo and profile_hardware to a folder, then measure the cluster and search.\n\n  galvatron init work\n'
+        '  cd work/profile_hardware && sh scripts/profile_hardware.sh\n  cd ../model_zoo/llama_hf && sh scripts/search_dist.sh', dir='Folder to copy to')
     import galvatron
     here,to = Path(galvatron.__file__).resolve().parent,Path(pos.dir)
     names = 'model_zoo','profile_hardware'
