@@ -216,7 +216,7 @@ def budgets(args, world, rank, save):
     rows, start, options = {}, time.time(), RunOptions('bf16', compile=args.compile, sequence_parallel=True)
     for text,gib in BUDGETS:
         case = Case.parse(text, args.tiny)
-        spec, gib = case.spec, gib/1000 if args.tiny else gib
+        spec, gib = case.spec, 1.5 if args.tiny else gib
         box = [[(n, p.to_json(), predicted(spec, p, options, args)) for n,p in budget_plans(spec, gib, case.batch, options, args)] if rank==0 else None]
         dist.broadcast_object_list(box, device=default_device())
         for name,plan,said in box[0]:
@@ -289,7 +289,6 @@ def restart(args, n):
         if p.returncode: print(text[-1500:])
         return p.returncode, text
     out = dict(codes=[finish(start('zero3', 'a', 20, 10))[0]])
-    once = losses('a')
     for plan in ('tp', 'pp'):
         import shutil
         shutil.copytree(folder/'a', folder/f'{plan}0')
