@@ -90,7 +90,9 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
         marks.append(mark())
     if cuda: torch.cuda.synchronize()
     out.update(ms=[between(a, b) for a,b in zip(marks, marks[1:])], **{k:[x.item() for x in out[k]] for k in ('loss', 'norm')})
-    if cuda: out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB)
+    if cuda:
+        left, total = torch.cuda.mem_get_info()
+        out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB, context=(total-left-torch.cuda.memory_reserved())/MIB) # context: with communicators and the buffers of direct messages
     if trace: out['trace'] = traced(step)
     return out
 
@@ -151,7 +153,7 @@ def speed(args, world, rank, save):
             med = ms[len(ms)//2]
             row.update(ms=med, spread=(ms[-1]-ms[0])/med, first_ms=got['ms'][0], tokens_s_gpu=plan.global_bsz*spec.seq/med*1e3/n,
                        mfu=spec.step_flops(plan.global_bsz)/med*1e3/n/989e12, loss=got['loss'][0],
-                       reserved_mib=[e.get('reserved') for e in every], allocated_mib=[e.get('allocated') for e in every])
+                       **{f'{k}_mib': [e.get(k) for e in every] for k in ('reserved', 'allocated', 'context')})
             if args.trace: row['trace'] = [e['trace'] for e in every]
         except Exception: row['error'] = traceback.format_exc()[-2000:]
         rows[name] = row
