@@ -119,8 +119,10 @@ def _job_main(
     while alive:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in alive:
-            done = job/f'{alive.pop(pid)}.pkl'
-            if status or not done.exists(): code, deadline = 1, deadline or time.time()+grace_s
+            rank = alive.pop(pid)
+            if not status and (job/f'{rank}.pkl').exists(): continue
+            if os.WIFSIGNALED(status) and not deadline and not [*job.glob('*.err')]: (job/f'{rank}.killed').write_text(signal.Signals(os.WTERMSIG(status)).name)
+            code, deadline = 1, deadline or time.time()+grace_s
         elif deadline and time.time()>deadline:
             for p in alive: os.kill(p, signal.SIGKILL)
             deadline = time.time()+1e9
@@ -170,6 +172,9 @@ def _outcome(
     outs = [p.read_text(errors='replace') if (p := job/f'{r}.out').exists() else '' for r in range(nproc)]
     errs = sorted((*p.read_text().split('\n', 2), r) for r in range(nproc) if (p := job/f'{r}.err').exists())
     tails = '\n'.join(f'--- rank {r} ---\n{o[-3000:]}' for r,o in enumerate(outs) if o.strip())
+    for p in job.glob('*.killed'):                    # one: who waited for it failed because of it
+        why = f'ended by {p.read_text()}' + ', as when memory runs out'*(p.read_text()=='SIGKILL')
+        raise RankError(f'rank {p.stem} of {nproc} died without an error, {why}\n{tails}{(job/"job.out").read_text()}', int(p.stem), '', outs)
     if errs:
         _, what, tb, rank = errs[0]
         raise RankError(f'rank {rank} of {nproc} failed: {what}\n{tb}{tails}', rank, tb, outs)
