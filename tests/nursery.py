@@ -7,7 +7,8 @@ from galvatron.runtime import launch
 def preload():
     import galvatron.checkpoint.huggingface, galvatron.profile.hardware, galvatron.profile.model, galvatron.runtime.train # noqa: F401
     import torch._dynamo, torch.profiler, transformers.generation # noqa: F401
-    import transformers.models.gpt2.modeling_gpt2, transformers.models.llama.modeling_llama # noqa: F401
+    from galvatron.runtime.parallelise import recipe_of
+    recipe_of('llama') # imports every family, and so Hugging Face's modules of them
 
 def job(order, pids):
     "Be the job process that `run_ranks` would have started"
