@@ -34,8 +34,8 @@ def draw(world, seed):
     plan = Plan(tuple(layer() for _ in range(4)), vocab, pp, division, r.choice(['gpipe','pipedream_flush']), r.choice([1,2]), BSZ, dp_type)
     return plan, RunOptions('fp64', sequence_parallel=r.random()<.5, async_grad_reduce=r.random()<.5)
 
-def make(kind, plan, options, seed=0):
-    model = StageModel(spec_of(kind), plan, options, seed=seed)
+def make(kind, plan, options, seed=0, **more):
+    model = StageModel(spec_of(kind, **more), plan, options, seed=seed)
     return model, adamw(model, lr=1e-2)
 
 def train(model, optimizer, steps):

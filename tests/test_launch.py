@@ -42,8 +42,8 @@ def test_the_first_failure_is_reported_and_the_rest_ends():
 
 def test_a_hang_ends_at_the_limit_and_says_where():
     before, t = children(), time.time()
-    with pytest.raises(TimeoutError, match='hangs'): run_ranks(hangs, 2, timeout=8)
-    assert time.time()-t<20 and not children()-before
+    with pytest.raises(TimeoutError, match='hangs'): run_ranks(hangs, 2, timeout=16)
+    assert time.time()-t<28 and not children()-before
 
 def test_a_rank_that_disappears_is_a_failure():
     with pytest.raises(RankError, match='died without an error'): run_ranks(dies, 2, init=False, timeout=60)

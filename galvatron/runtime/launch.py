@@ -25,6 +25,7 @@ def init_distributed(
     if backend is None: backend = 'nccl' if torch.cuda.is_available() and torch.cuda.device_count()>=n_local else 'gloo'
     device = torch.device('cuda', local) if backend=='nccl' else torch.device('cpu')
     if device.type=='cuda':
+        if not {'PYTORCH_ALLOC_CONF', 'PYTORCH_CUDA_ALLOC_CONF'} & set(os.environ): torch._C._accelerator_setAllocatorSettings('expandable_segments:True')
         torch.cuda.set_device(device)
         os.environ.setdefault('NCCL_RUNTIME_CONNECT', '0')
     if 'WORLD_SIZE' in os.environ and 'MASTER_ADDR' in os.environ and not dist.is_initialized():
