@@ -353,7 +353,7 @@ def context_mib(device)->float:
     if device.type=='cuda':
         free,total = torch.cuda.mem_get_info(device)
         return (total-free-torch.cuda.memory_reserved(device))/MIB
-    import galvatron.runtime.train # noqa: F401 (what a rank loads)
+    import galvatron.runtime.train, transformers.models.llama.modeling_llama # noqa: F401 (what a rank loads)
     try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return 0. # not Linux
 
