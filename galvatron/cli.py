@@ -11,11 +11,10 @@ __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'QUICK
            'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_facts',
            'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
            'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps', 'write_topics',
-           'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'run_all', 'report_facts',
-           'report']
+           'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
-import argparse, difflib, io, json, math, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
+import argparse, difflib, functools, io, json, math, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -56,12 +55,14 @@ def _add(group, f, hint, comment):
     if on: group.add_argument(*new(both(f'no_{f.name}')), dest=f.name, action='store_false', default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 # %% ../nbs/60_cli.ipynb #f56de06e
+_comments = functools.cache(docments) # to read the source is nearly all of making a parser
+
 def add_arguments(
     parser, # An `argparse` parser
     dc, # A dataclass; its docstring is the heading
 ):
     "Add an argument for each field of a dataclass"
-    group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),docments(dc)
+    group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),_comments(dc)
     for f in fields(dc):
         if f.init: _add(group, f, hints[f.name], comments.get(f.name))
 
@@ -204,7 +205,9 @@ def main(
             name,rest = find(argv)
             return COMMANDS[name][2](rest) or 0
         return 0
-    except GalvatronError as e: print(f'galvatron: error: {e}', file=sys.stderr)
+    except GalvatronError as e:
+        sys.stdout.flush() # in a file, what was printed before comes before
+        print(f'galvatron: error: {e}', file=sys.stderr)
     except KeyboardInterrupt: return 130
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -336,7 +339,8 @@ def warn(message:str): print(f'galvatron: warning: {message}', file=sys.stderr)
 # %% ../nbs/60_cli.ipynb #d893e2c3
 @command('init', 'Start', 'copy the scripts and profiles of the model zoo')
 def init(argv):
-    out,pos,_ = parse('init', argv, OutputArgs, about='Copy model_zoo and profile_hardware to a folder.\n\n  galvatron init work\n  cd work/model_zoo/llama_hf && sh scripts/search_dist.sh', dir='Folder to copy to')
+    out,pos,_ = parse('init', argv, OutputArgs, about='Copy model_zoo and profile_hardware to a folder, then measure the cluster and search.\n\n  galvatron init work\n'
+        '  cd work/profile_hardware && sh scripts/profile_hardware.sh\n  cd ../model_zoo/llama_hf && sh scripts/search_dist.sh', dir='Folder to copy to')
     import galvatron
     here,to = Path(galvatron.__file__).resolve().parent,Path(pos.dir)
     names = 'model_zoo','profile_hardware'
@@ -720,7 +724,8 @@ def run_step(
 )->float: # Seconds
     "Run one command in a process of its own, in the folder; GalvatronError if it fails"
     print(f'\n[{i}/{n}] {what}\n$ galvatron {shlex.join(words)}', flush=True)
-    start,here = time.perf_counter(),str(Path(__file__).resolve().parent.parent) # a checkout need not be installed
+    import galvatron
+    start,here = time.perf_counter(),str(Path(galvatron.__file__).resolve().parent.parent) # a checkout need not be installed
     env = os.environ|{'PYTHONPATH':os.pathsep.join(filter(None, [here, os.environ.get('PYTHONPATH')]))}
     rc = subprocess.run([sys.executable, '-m', 'galvatron', *words], cwd=out, env=env, stdout=printed).returncode
     if rc: raise GalvatronError(f'quickstart: step {i} of {n}, {words[0]}, ended with exit code {rc}; its message is above')
@@ -767,12 +772,12 @@ QUICKSTART = """Measure this machine and a small model, search a plan, train wit
 def quickstart(argv):
     a,out,*_ = parse('quickstart', argv, QuickstartArgs, OutputArgs, about=QUICKSTART)
     start = time.perf_counter()
-    with hushed(out, long=True): folder,done = fresh_folder(a.out),run_all(a, sys.stderr if out.json else None)
-    facts = report_facts(folder)
+    with hushed(out, long=True): folder,done = fresh_folder(a.out),_run_all(a, sys.stderr if out.json else None)
+    facts = _report_facts(folder)
     commands = [dict(what=what, command=f'galvatron {shlex.join(words)}', seconds=s) for what,words,s in done]
     say(report(folder, facts, done, time.perf_counter()-start), dict(folder=str(folder), seconds=time.perf_counter()-start, **facts, commands=commands), out)
 
-def run_all(
+def _run_all(
     a:QuickstartArgs, # Ranks, steps, and a fresh folder
     printed=None, # File for what the commands print (default: stdout)
 )->list: # What for, words and seconds of each command
@@ -795,7 +800,7 @@ def _searched(out):
     return found[-1].name
 
 # %% ../nbs/60_cli.ipynb #ce4d781e
-def report_facts(
+def _report_facts(
     out:Path, # Folder of a finished quick start
 )->dict: # As `compared`
     "What was predicted and what was measured; also draws the plan"
@@ -811,7 +816,7 @@ NEXT = 'Next: galvatron --help names the commands; galvatron init work copies sc
 
 def report(
     out:Path, # Folder of a finished quick start
-    facts:dict, # Of `report_facts`
+    facts:dict, # Of `compared`
     done:list, # What for, words and seconds of each command
     seconds:float, # All of it
 )->str:
