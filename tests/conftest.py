@@ -69,6 +69,7 @@ def four():
     from test_equal import FOUR
     return launch.run_ranks(check_all, 4, FOUR, count=True, timeout=300, backend='gloo')
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config):
     "Two to four processes for the whole suite; none for a part of it, nor where there is a GPU to share"
     if config.option.file_or_dir or config.option.keyword or not HERE: return 0

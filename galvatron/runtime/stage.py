@@ -113,16 +113,16 @@ def end_rule(
 # %% ../../nbs/24_runtime.stage.ipynb #d987a6c0
 class WorkingCopies:
     "Low-precision copies of a unit's parameters on a mesh of one rank; gradients are added up in the precision at rest"
-    def __init__(self, dtype, brief:bool):
-        self.dtype, self.brief, self.copies, self.filled, self.last, self.low = dtype, brief, {}, {}, True, False
+    def __init__(self, dtype, brief:bool, together:bool=False):
+        self.dtype, self.brief, self.together, self.copies, self.filled, self.more, self.last, self.low = dtype, brief, together, {}, {}, {}, True, False
 
     def take(self, p):
-        "The copy of a parameter, filled"
-        w = self.copies.get(p)
-        if w is None: w = self.copies[p] = self._make(p)
-        with torch.no_grad():
-            if w.untyped_storage().size()==0 or self.filled[p]!=_plain(p)._version: renew([(self, p, w)], lambda: w.copy_(_plain(p)))
-        return w
+        "The copy of a parameter, filled; all copies that must be filled again are filled at once"
+        if p not in self.copies: self.copies[p] = self._make(p)
+        if self.filled.get(p)!=_plain(p)._version:
+            old = [(self, q, w) for q,w in self.copies.items() if self.filled.get(q)!=_plain(q)._version]
+            renew(old, lambda: torch._foreach_copy_([w for _,_,w in old], [_plain(q) for _,q,_ in old]))
+        return self.copies[p]
 
     def _make(self, p):
         w = torch.empty_like(_plain(p), dtype=self.dtype).requires_grad_(p.requires_grad)
@@ -135,13 +135,27 @@ class WorkingCopies:
         g, w.grad = w.grad, None
         if p.grad is None: p.grad = _like(p, g if self.low else g.to(p.dtype))
         else:
-            rows, rest = in_rows(exact_gradient(p), g.contiguous())
-            if rows[0].numel(): fused(_add_up, *rows)
-            if rest[0].numel(): _add_up(*rest)
-        if self.last or self.brief: w.untyped_storage().resize_(0)
+            if p in self.more: self.add_up()
+            self.more[p] = exact_gradient(p), g.contiguous()
+            if not self.together or len(self.more)==len(self.copies): self.add_up()
+        if self.last or self.brief: self._empty(p, w)
+
+    def _empty(self, p, w):
+        w.untyped_storage().resize_(0)
+        self.filled.pop(p, None)
 
     def release(self):
-        for w in self.copies.values(): w.untyped_storage().resize_(0)
+        for p,w in self.copies.items(): self._empty(p, w)
+
+@patch
+@torch.no_grad()
+def add_up(self:WorkingCopies):
+    "Add the gradients that have come to those that are there"
+    rows, rest = zip(*(in_rows(*pair) for pair in self.more.values())) if self.more else ((), ())
+    self.more = {}
+    if rows := [x for pair in rows if pair[0].numel() for x in pair]: fused(_add_up, *rows)
+    for total,g in rest:
+        if total.numel(): total.add_(g)
 
 @torch.no_grad()
 def renew(
@@ -154,7 +168,8 @@ def renew(
     with torch.autograd._unsafe_preserve_version_counter(tuple(w for _,_,w in copies)): write()
     for c,p,_ in copies: c.filled[p] = _plain(p)._version # whoever changes the parameter later makes the copy stale
 
-def _add_up(total, g): total.add_(g)                  # compiled on a GPU: PyTorch's own kernel for two precisions reads number by number
+def _add_up(*pairs): # compiled on a GPU: PyTorch's own kernel for two precisions reads number by number
+    for total,g in zip(pairs[::2], pairs[1::2]): total.add_(g)
 
 def _plain(t): return t.to_local() if isinstance(t, DTensor) else t
 def _like(p, t): return DTensor.from_local(t, p.device_mesh, p.placements, run_check=False) if isinstance(p, DTensor) else t
@@ -185,7 +200,7 @@ def shard(self:Unit,
     s, mesh, dtype = self.strategy, self.context.mesh, COMPUTE[options.mixed_precision]
     low = dtype!=REST[options.mixed_precision]
     self.sharded = mesh is not None and mesh['rep'].size()*mesh['shard'].size()>1
-    if low and not self.sharded: self.copies = WorkingCopies(dtype, s.recompute)
+    if low and not self.sharded: self.copies = WorkingCopies(dtype, s.recompute, options.compile)
     source = self.copies.take if self.copies else lambda p: p
     fly(self.module, {n: lambda p, rule=rule: in_flight(rule, source(p)) for n,rule in self.rules.items()
                       if self.copies or self.context.tp>1 or rule.packed})
@@ -349,6 +364,8 @@ def _find_parameters(self:StageModel):
 def finish_gradients(self:StageModel):
     "Complete the gradients after the last backward of a step"
     shares = {}
+    for u in self.units:
+        if u.copies: u.copies.add_up()
     for g in self.named_global_parameters():
         if g.rule.partial and g.param.grad is not None: shares.setdefault(g.unit.context.tp_group, []).append(exact_gradient(g.param))
     for group,grads in shares.items(): _sum_together(grads, group)
