@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'FIRST_SHEET', 'PLAN_COLUMNS', 'CLOSE', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles',
-           'Table', 'Engine', 'mean_path', 'second_bound', 'Found', 'Uniform', 'SearchResult', 'search', 'gib',
-           'bounding_stages', 'binds', 'differences', 'compare', 'explain', 'memory_curve', 'draw_curve',
-           'strategy_file_name', 'from_usual_places', 'read_hardware', 'read_model', 'read_profiles', 'banner',
-           'final_lines', 'reasons', 'report', 'save_plan', 'log_folder', 'write_curve', 'run_search', 'run_explain']
+           'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search', 'bounding_stages', 'binds', 'differences',
+           'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner',
+           'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, time
@@ -328,7 +327,7 @@ def families(self:Engine):
                     for c in chunks: yield table, c, kind
 
 # %% ../../nbs/12_search.engine.ipynb #d9b5f508
-def mean_path(pp, chunks, kind):
+def _mean_path(pp, chunks, kind):
     "Path weights for bounds of a schedule: its standard mixture, or the time of a single stage"
     return standard_paths(pp, chunks, kind)[-1] if pp>1 else (np.array([[chunks, chunks, 1.0, 1.0]]), np.zeros(0))
 
@@ -336,7 +335,7 @@ def mean_path(pp, chunks, kind):
 @patch
 def first_bound(self:Engine, table, chunks, kind) -> float: # ms a sample
     "What no plan of a family can beat, memory aside"
-    W, _ = mean_path(table.sheet.pp, chunks, kind)
+    W, _ = _mean_path(table.sheet.pp, chunks, kind)
     layers = sum(n*(table.prices[0][t][table.usable[t]]@W.T).min() for t, n in self.runs)
     fixed, ends = table.sheet.shared()[:, table.i], table.recall_ends()
     once = (W@fixed).sum() + W[0]@ends[0, :4] + W[-1]@ends[1, :4]
@@ -349,9 +348,9 @@ def recall_ends(self:Table):
     if 'ends' not in self.cache: self.cache['ends'] = self.ends()
     return self.cache['ends']
 
-def second_bound(chain:Chain) -> float: # ms
+def _second_bound(chain:Chain) -> float: # ms
     "What no plan of a chain can beat, by the linear relaxation under one mixture of paths"
-    W, q = mean_path(chain.pp, chain.chunks, chain.kind)
+    W, q = _mean_path(chain.pp, chain.chunks, chain.kind)
     return prefix_suffix(edge_bounds(chain, W[None])[0], q[:, None]*chain.wire)[1][0, 0]
 
 # %% ../../nbs/12_search.engine.ipynb #a8da6304
@@ -380,7 +379,7 @@ class Uniform:
     chain:Chain
 
     @property
-    def bound(self): return second_bound(self.chain)
+    def bound(self): return _second_bound(self.chain)
 
     def alone(self):
         "The chain with one strategy at a time"
@@ -454,9 +453,9 @@ def refine(self:Engine, level, what):
         return [(problem.bound/c.bsz, (c, problem))]
     table, chunks, kind = what
     samples, pp = table.micro*chunks, table.sheet.pp
-    if level==0: return [(second_bound(table.chain(chunks, kind))/samples, what)]
+    if level==0: return [(_second_bound(table.chain(chunks, kind))/samples, what)]
     chains = [(Config(samples, chunks, pp, kind, v), table.chain(chunks, kind, v)) for v in table.vocabularies]
-    return [(second_bound(chain)/samples, (c, chain)) for c, chain in chains]
+    return [(_second_bound(chain)/samples, (c, chain)) for c, chain in chains]
 
 # %% ../../nbs/12_search.engine.ipynb #6a394917
 @patch
@@ -588,7 +587,7 @@ def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest p
     return sorted(out, key=lambda o: o[1])
 
 # %% ../../nbs/12_search.engine.ipynb #086a5fd0
-def gib(mib): return f'{mib/1024:.1f} GiB'
+def _gib(mib): return f'{mib/1024:.1f} GiB'
 
 # %% ../../nbs/12_search.engine.ipynb #0de61c82
 @patch
@@ -601,11 +600,11 @@ def nothing_fits(self:Engine) -> str:
     p = predict(plan, pricer=self.pricer, memory_mib=self.args.memory_mib)
     j = max(range(plan.pp_deg), key=lambda i: p.stages[i].peak_mib)
     terms = sorted(p.stages[j].memory.items(), key=lambda t: -t[1])[:3]
-    text = [f'no plan fits into {have}: the leanest one needs {gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({gib(v)})" for k, v in terms)}']
+    text = [f'no plan fits into {have}: the leanest one needs {_gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({_gib(v)})" for k, v in terms)}']
     tips = self.advice(need)
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
-    if fits: text += [f'this would fit: {w} ({gib(m)})' for w, m in fits[:4]]
-    elif tips: text += [f'what helps most: {w} ({gib(m)})' for w, m in tips[:3]] + ['but none of it is enough alone']
+    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m in fits[:4]]
+    elif tips: text += [f'what helps most: {w} ({_gib(m)})' for w, m in tips[:3]] + ['but none of it is enough alone']
     return '\n  '.join(text)
 
 # %% ../../nbs/12_search.engine.ipynb #9b8fb183
@@ -657,7 +656,7 @@ def binds(p:Prediction) -> list: # sentences
     "What keeps a plan from being faster"
     (full, slow), out = bounding_stages(p), []
     need, times = p.stages[full].peak_mib, p.stages[slow].time
-    out.append(f'memory: stage {full} needs {gib(need)} of {gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
+    out.append(f'memory: stage {full} needs {_gib(need)} of {_gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
@@ -685,7 +684,7 @@ def explain(
     "What a plan costs, what binds it, and what the search would choose instead and why"
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
-    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {gib(p.peak_mib)} of {gib(p.memory_mib)}')]
+    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
     out += [f'  {b}' for b in binds(p) + e.pricer.notes]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
@@ -733,7 +732,7 @@ HERE = Path(__file__).parent.parent if '__file__' in globals() else Path('galvat
 USUAL = dict(hardware=('hardware_configs', 'profile_hardware/hardware_configs', '../profile_hardware/hardware_configs', '../../profile_hardware/hardware_configs', HERE/'profile_hardware/hardware_configs'),
              model=('configs', '.', HERE/'model_zoo/{}/configs'))
 
-def from_usual_places(
+def _from_usual_places(
     kind:str, # hardware or model
     model_type:str, # Family of the model
     load, # f(folder) -> profile; raises GalvatronError where there is none
@@ -746,20 +745,20 @@ def from_usual_places(
     raise error
 
 # %% ../../nbs/12_search.engine.ipynb #508d9986
-def read_hardware(args:SearchArgs, spec:ModelSpec) -> HardwareProfile:
+def _read_hardware(args:SearchArgs, spec:ModelSpec) -> HardwareProfile:
     "The hardware profile that the options name"
     kinds = dict(allreduce=args.allreduce_bandwidth_config_path, p2p=args.p2p_bandwidth_config_path, overlap=args.overlap_coe_path, sp=args.sp_time_path)
     load, named = lambda folder: HardwareProfile.load(folder, args.num_nodes, args.num_gpus_per_node), {k: Path(p) for k, p in kinds.items() if p}
-    if not named: return from_usual_places('hardware', spec.model_type, load)
+    if not named: return _from_usual_places('hardware', spec.model_type, load)
     if len({p.resolve() for p in named.values()})==1: return load(named.popitem()[1])
     files = {k: named[k]/f for k, f in hardware_files(args.num_nodes, args.num_gpus_per_node).items() if k in named}
     return HardwareProfile.from_documented({k: read_json(f) for k, f in files.items()}, args.num_nodes, args.num_gpus_per_node)
 
 # %% ../../nbs/12_search.engine.ipynb #cb40aa26
-def read_model(args:SearchArgs, spec:ModelSpec) -> ModelProfile:
+def _read_model(args:SearchArgs, spec:ModelSpec) -> ModelProfile:
     "The model profile that the options name"
     load, named = lambda folder: ModelProfile.load(folder, spec, args.mixed_precision), {k: Path(p) for k, p in dict(computation=args.time_profiling_path, memory=args.memory_profiling_path).items() if p}
-    if not named: return from_usual_places('model', spec.model_type, load)
+    if not named: return _from_usual_places('model', spec.model_type, load)
     if len({p.resolve() for p in named.values()})==1: return load(named.popitem()[1])
     return ModelProfile.from_documented({k: read_json(named[k]/f) for k, f in model_files(args.mixed_precision, spec.name).items() if k in named}, spec, args.mixed_precision)
 
@@ -769,7 +768,7 @@ def read_profiles(
     spec:ModelSpec, # The model
 ) -> tuple: # (HardwareProfile, ModelProfile)
     "The profiles that the options name, or formulas with `analytic`"
-    if not args.analytic: return read_hardware(args, spec), read_model(args, spec)
+    if not args.analytic: return _read_hardware(args, spec), _read_model(args, spec)
     return HardwareProfile.analytic(args.analytic, args.num_nodes, args.num_gpus_per_node), ModelProfile.analytic(spec, args.analytic, args.mixed_precision)
 
 # %% ../../nbs/12_search.engine.ipynb #e8e24cef
@@ -827,9 +826,9 @@ def save_plan(
     return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
-def log_folder(args:SearchArgs, name:str) -> Path: return Path(args.log_dir)/f'{name}_{args.num_nodes}nodes_{args.num_gpus_per_node}gpus_{args.memory_constraint:g}GB'
+def _log_folder(args:SearchArgs, name:str) -> Path: return Path(args.log_dir)/f'{name}_{args.num_nodes}nodes_{args.num_gpus_per_node}gpus_{args.memory_constraint:g}GB'
 
-def write_curve(r:SearchResult, stem):
+def _write_curve(r:SearchResult, stem):
     "The curve of throughput against memory as a table and a picture"
     e = r.engine
     rows = memory_curve(e.spec, e.hardware, e.profile, e.args)
@@ -846,11 +845,11 @@ def run_search(
     r = search(spec, *read_profiles(args, spec), args)
     text = report(r)
     print(text)
-    folder = log_folder(args, spec.name)
+    folder = _log_folder(args, spec.name)
     folder.mkdir(parents=True, exist_ok=True)
     if r.plan:
         r.file = save_plan(r, args.output_config_path or 'configs')
-        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
+        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in _write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
         more = '\n'.join([*more, banner('Galvatron Search Engine End Searching')])
         print(more)
         text += '\n'+more

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP', 'TRACED', 'TIGHT', 'SHARP', 'FEW',
            'OTHER_BORDERS', 'TOGETHER', 'NEAR', 'SKETCHES', 'WIDTH', 'ROUNDS', 'MIXES', 'Chain', 'segments', 'pareto',
-           'Ways', 'ways', 'Stage', 'stage_of', 'breakpoints', 'in_front', 'Price', 'price', 'prices', 'Options',
-           'Labels', 'reach', 'put_in_front', 'distinct', 'contents', 'cheapest', 'Solution', 'Single', 'longest',
-           'count', 'pieces', 'traced', 'path_of', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds',
-           'prefix_suffix', 'even_division', 'best_mixture', 'relaxed_time', 'memory_edges', 'least_budget', 'can_fit',
-           'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices', 'Options', 'contents', 'cheapest',
+           'Solution', 'Single', 'longest', 'count', 'path_of', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds',
+           'prefix_suffix', 'even_division', 'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage',
+           'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -176,7 +175,7 @@ class Stage:
 def stage_of(chain, j, segs, ends, weight): return Stage(chain, j, tuple(t for t, n in segs for _ in range(n)), ends, weight)
 
 # %% ../../nbs/11_search.solve.ipynb #abc030fd
-def breakpoints(
+def _breakpoints(
     costs:list, # One array a run of layers: cost of its strategies
     mems:list, # The same for their memory
     most:int = 64, # Keep at most this many (any price gives a valid bound)
@@ -192,7 +191,7 @@ def breakpoints(
     return np.r_[mu, mu[-1]*1e3+1.0]
 
 # %% ../../nbs/11_search.solve.ipynb #cd388aab
-def in_front(
+def _in_front(
     s:Stage,
     memory:dict, # {type: MiB of each strategy}
     entry:np.ndarray, # [C] MiB by the first layer's layout
@@ -228,9 +227,9 @@ def price(
     other, inputs = (0.0, c.flight[s.j]) if moment<0 else c.summed[s.j][moment][2:]
     memory = {t: x.full if moment<0 else x.sums[:, moment] for t, x in s.ways.items()}
     room, tail = c.budget-other, s.tail() if moment<0 else 0.0
-    mu, bound = breakpoints([s.cost[t] for t in s.ways], [memory[t] for t in s.ways]), None
+    mu, bound = _breakpoints([s.cost[t] for t in s.ways], [memory[t] for t in s.ways]), None
     for again in (True, False):
-        front = in_front(s, memory, inputs*s.input, mu)
+        front = _in_front(s, memory, inputs*s.input, mu)
         bound = (front[-1][:, w.layout] + s.cost[s.types[-1]] + s.end[w.layout]@s.weight[PER_MICRO] + mu[:, None]*(memory[s.types[-1]]+tail)).min(1) - mu*room
         i = int(bound.argmax())
         if again: mu = np.r_[mu[i], np.linspace(mu[max(i-1, 0)], mu[min(i+1, len(mu)-1)], 7)]       # the bound is concave in the price
@@ -261,7 +260,7 @@ class Options:
 
 # %% ../../nbs/11_search.solve.ipynb #aa523542
 @dataclass
-class Labels:
+class _Labels:
     "Ways to fill the last layers of a stage, all from the same layer on"
     lay:np.ndarray # [N] layout of the first layer
     last:np.ndarray # [N] layout of the last layer
@@ -272,10 +271,10 @@ class Labels:
     up:np.ndarray = None # [N] label each one extends
     k:np.ndarray = None # [N] its strategy
 
-    def take(self, rows): return Labels(*(v[rows] for v in self.__dict__.values()))
+    def take(self, rows): return _Labels(*(v[rows] for v in self.__dict__.values()))
 
 # %% ../../nbs/11_search.solve.ipynb #f4f6e39f
-def reach(s:Stage) -> tuple: # ([layers, 1+sums] least MiB, [layers, 1+sums] most MiB, [layers] most MiB of a turn)
+def _reach(s:Stage) -> tuple: # ([layers, 1+sums] least MiB, [layers, 1+sums] most MiB, [layers] most MiB of a turn)
     "What the layers in front of each layer can add to the largest sum and to the sums, and what they can add to what is held in a turn of their own"
     inputs = np.array([s.chain.flight[s.j], *(x[3] for x in s.chain.summed[s.j])])
     all_of = {t: np.c_[w.full, w.sums] for t, w in s.ways.items()}
@@ -285,9 +284,9 @@ def reach(s:Stage) -> tuple: # ([layers, 1+sums] least MiB, [layers, 1+sums] mos
     return low, high, before(lambda t: max(s.ways[t].full.max(), s.ways[t].behind.max()))+inputs[0]*s.input.max()+own
 
 # %% ../../nbs/11_search.solve.ipynb #14843ba2
-def put_in_front(
+def _put_in_front(
     s:Stage,
-    L:Labels, # From layer p+1 on
+    L:_Labels, # From layer p+1 on
     p:int,
     ps:list, # Prices
     low:np.ndarray, # [1+sums] least MiB in front
@@ -308,12 +307,12 @@ def put_in_front(
     i, k = np.nonzero(ok & (bound <= cap*(1+MARGIN)))
     time = L.time[i]+w.time[k]
     time[:, PER_MICRO] += np.broadcast_to(border, (*cost.shape, 2))[i, k]
-    return Labels(w.layout[k], w.layout[k] if p==len(s.types)-1 else L.last[i], time, most[i, k], L.held[i]+w.behind[k], sums[i, k], i, w.k[k]), bound[i, k]
+    return _Labels(w.layout[k], w.layout[k] if p==len(s.types)-1 else L.last[i], time, most[i, k], L.held[i]+w.behind[k], sums[i, k], i, w.k[k]), bound[i, k]
 
 # %% ../../nbs/11_search.solve.ipynb #982a30f2
-def distinct(
+def _distinct(
     s:Stage,
-    L:Labels, # From layer p on
+    L:_Labels, # From layer p on
     p:int,
     high:np.ndarray, wide:float, # Most MiB that layers in front can add
     scalar:bool, # Only weighted cost matters
@@ -335,12 +334,12 @@ def contents(
     slack:float = 0.0, # and only if it costs at most this much more than the cheapest of all
 ) -> Options: # or None if there are none for certain
     "Contents of a stage that fit and cost no more than the cap, undominated for each pair of outer layouts"
-    L, trail, complete = Labels(*np.full((2, 1), -1), np.zeros((1, 4)), np.full(1, s.floor), np.full(1, s.chain.base[s.j]), np.zeros((1, len(s.chain.summed[s.j])))), [], np.inf
-    low, high, wide = reach(s)
+    L, trail, complete = _Labels(*np.full((2, 1), -1), np.zeros((1, 4)), np.full(1, s.floor), np.full(1, s.chain.base[s.j]), np.zeros((1, len(s.chain.summed[s.j])))), [], np.inf
+    low, high, wide = _reach(s)
     for p in reversed(range(len(s.types))):
-        L, bound = put_in_front(s, L, p, ps, low[p], cap)
+        L, bound = _put_in_front(s, L, p, ps, low[p], cap)
         if not len(bound): return None if complete==np.inf else Options(np.zeros((0, 4)), *np.zeros((2, 0), int), np.zeros((0, len(s.types)), int), complete)
-        keep = distinct(s, L, p, high[p], wide[p], scalar)
+        keep = _distinct(s, L, p, high[p], wide[p], scalar)
         if len(keep)>LIMIT:
             keep = keep[np.argsort(bound[keep], kind='stable')]
             keep, complete = keep[:LIMIT], min(complete, bound[keep[LIMIT]])
@@ -457,7 +456,7 @@ def count(
 # %% ../../nbs/11_search.solve.ipynb #218e9aff
 TRACED = 6000 # actions of an iteration up to which its own timeline is traced
 
-def pieces(
+def _pieces(
     steps:list, # Actions of a path, last first
     kind:str, # Schedule
 ) -> list: # of lists of pieces; one of each list must be repeated for a micro-batch more
@@ -474,7 +473,7 @@ def pieces(
     return [out]
 
 # %% ../../nbs/11_search.solve.ipynb #dfa76b17
-def traced(
+def _traced(
     x:np.ndarray, # [P, 4] time vectors
     wires:np.ndarray, # [P-1] messages
     chunks:int, # Micro-batches
@@ -483,7 +482,7 @@ def traced(
     "A longest path, and what a micro-batch more adds to it"
     pp, steps = len(x), longest(x, wires, chunks, kind)
     more_W, more_q = np.zeros((pp, 4)), np.zeros(pp-1)
-    for alike in pieces(steps, kind):
+    for alike in _pieces(steps, kind):
         if not alike: return None
         more = [count(p, pp) for p in alike]
         if kind!='gpipe':
@@ -503,7 +502,7 @@ def path_of(
     "Counts of a path that is longest, or close to it, for these durations"
     few = 3*len(x)+4
     if chunks<=few or (2*len(x)*chunks<=TRACED and not short): return count(longest(x, wires, chunks, kind), len(x))
-    found = traced(x, wires, few, kind)
+    found = _traced(x, wires, few, kind)
     return found and (found[0]+(chunks-few)*found[2], found[1]+(chunks-few)*found[3])
 
 # %% ../../nbs/11_search.solve.ipynb #5aaf9d33
@@ -512,7 +511,7 @@ def _slow_stages(pp, chunks, kind):
     "Traced paths of a pipeline with equal stages, and of those with one slow stage"
     x = np.tile([1.0, 2.0, 0.0, 0.0], (pp+1, pp, 1))
     for k in range(pp): x[k+1, k] *= 1.3
-    return [(traced(v, np.zeros(pp-1), chunks, kind) if repeat else (*count(longest(v, np.zeros(pp-1), chunks, kind), pp), 0.0, 0.0)) for v in x for repeat in [chunks==3*pp+4]]
+    return [(_traced(v, np.zeros(pp-1), chunks, kind) if repeat else (*count(longest(v, np.zeros(pp-1), chunks, kind), pp), 0.0, 0.0)) for v in x for repeat in [chunks==3*pp+4]]
 
 # %% ../../nbs/11_search.solve.ipynb #aff80512
 @lru_cache(None)
@@ -572,7 +571,7 @@ def edge_bounds(
             fits = _with_last(g, [m.min() for m in mems], [(m+x).min() for m, x in zip(mems, tails)]) <= room+ROOM
             for i, w in enumerate(weights):
                 costs = [x.time@w[j] for x in every]
-                mu = breakpoints(costs, mems, 64 if moment<0 else 16)[:, None]
+                mu = _breakpoints(costs, mems, 64 if moment<0 else 16)[:, None]
                 bound = (_with_last(g, [(c+mu*m).min(1) for c, m in zip(costs, mems)], [(c+mu*(m+x)).min(1) for c, m, x in zip(costs, mems, tails)]) - mu.T*room).max(-1)
                 value = np.where(fits, bound, np.inf)[g.of[l, r]] + chain.fixed[j]@w[j]
                 out[i, j, l, r] = value if moment<0 else np.maximum(out[i, j, l, r], value)
@@ -637,7 +636,7 @@ def best_mixture(
     return dual/dual.sum()
 
 # %% ../../nbs/11_search.solve.ipynb #11566963
-def relaxed_time(
+def _relaxed_time(
     chain:Chain,
     j:int, # Stage
     l:int, r:int, # Its layers
@@ -647,7 +646,7 @@ def relaxed_time(
     segs = segments(chain.runs, l, r)
     every, ends = [(n, ways(chain, j, t)) for t, n in segs], np.zeros((2, 5))
     costs, tail = [w.time@weight for _, w in every], max(chain.floor[j], every[-1][1].own.min())
-    room, mu = chain.budget-chain.base[j]-tail, breakpoints(costs, [w.full for _, w in every], 64)
+    room, mu = chain.budget-chain.base[j]-tail, _breakpoints(costs, [w.full for _, w in every], 64)
     value = sum(n*(c+mu[:, None]*w.full).min(1) for c, (n, w) in zip(costs, every)) - mu*room
     for c, (n, w) in zip(costs, every):
         priced = c+mu[value.argmax()]*w.full
@@ -766,7 +765,7 @@ TIGHT = 1e-3 # of the bound
 def answer(self:Pipeline, i):
     "The cheapest relaxed plan under path i: ([P, 4], [P-1])"
     c, W, cuts = self.chain, self.W[i], self.division_of(i)
-    return np.array([relaxed_time(c, j, l, r, W[j]) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))])+c.fixed, c.wire[cuts[1:-1]]
+    return np.array([_relaxed_time(c, j, l, r, W[j]) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))])+c.fixed, c.wire[cuts[1:-1]]
 
 # %% ../../nbs/11_search.solve.ipynb #7943ad21
 @patch
