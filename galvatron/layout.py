@@ -169,12 +169,12 @@ def exchange(
     "Who sends which rectangle to whom to convert a tensor from layout a to layout b"
     if a.size!=n or b.size!=n: raise ValueError(f'layouts {a} and {b} do not both have {n} ranks')
     gb, gs = math.lcm(a.parts('B'), b.parts('B')), math.lcm(a.parts('S'), b.parts('S'))
-    holders, load, moves = {}, [0]*n, []
-    for r,box in enumerate(_boxes(a, gb, gs)): holders.setdefault(box, []).append(r)
+    holders, load, moves, high, long = {}, [0]*n, [], gb//a.parts('B'), gs//a.parts('S') # cells of a box
+    for r,box in enumerate(_boxes(a, gb, gs)): holders.setdefault((box[0]//high, box[2]//long), (box, []))[1].append(r)
     for dst,d in enumerate(_boxes(b, gb, gs)):
-        for h,ranks in holders.items():
+        over = [holders[i,j] for i in range(d[0]//high, -(-d[1]//high)) for j in range(d[2]//long, -(-d[3]//long))] # boxes of `a` that it meets
+        for h,ranks in sorted(over, key=lambda o: o[1][0]):
             b0,b1,s0,s1 = max(d[0],h[0]), min(d[1],h[1]), max(d[2],h[2]), min(d[3],h[3])
-            if b0>=b1 or s0>=s1: continue
             src = dst if dst in ranks else min(ranks, key=lambda r: (load[r], (r^dst).bit_length(), r^dst))
             moves.append(Move(src, dst, (b0-h[0], b1-h[0], s0-h[2], s1-h[2]), (b0-d[0], b1-d[0], s0-d[2], s1-d[2])))
             if src!=dst: load[src] += moves[-1].cells

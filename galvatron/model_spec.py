@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['model_zoo', 'model_types', 'LayerType', 'block', 'ModelSpec', 'family', 'llama_family', 'baichuan_family',
-           'baichuan_as_llama', 'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family',
-           'canonical_model_type', 'model_sizes']
+           'gpt2_family', 'bert_family', 't5_family', 'vit_family', 'swin_family', 'canonical_model_type',
+           'model_sizes']
 
 # %% ../nbs/01_model_spec.ipynb #39f92822
 import hashlib, json, math
@@ -273,7 +273,7 @@ def baichuan_family(c, seq):
     if c['vocab_size']==125696: c['norm_head'] = True
     return llama_family(c, seq or c['max_position_embeddings'] or c.get('model_max_length') or 4096)
 
-def baichuan_as_llama(c):
+def _baichuan_as_llama(c):
     "The Llama config whose layers a Baichuan has"
     rope = dict(rope_parameters=dict(rope_type='linear', rope_theta=1e4, factor=1e30)) if c.get('alibi') else {}
     known = {k:v for k,v in {**_families['baichuan'][2], **c}.items() if v is not None and k not in ('auto_map', 'architectures', 'tokenizer_class')}
@@ -403,7 +403,7 @@ def from_hf(
 def hf_config(self:ModelSpec):
     "The HuggingFace config object that this spec describes"
     from transformers import AutoConfig
-    kw = baichuan_as_llama(self.config) if self.config['model_type']=='baichuan' else dict(self.config)
+    kw = _baichuan_as_llama(self.config) if self.config['model_type']=='baichuan' else dict(self.config)
     return AutoConfig.for_model(kw.pop('model_type'), **kw)
 
 # %% ../nbs/01_model_spec.ipynb #2961f1d2

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'WARM_UP', 'POINTS', 'FOLDER', 'LANGUAGES', 'MEMORY_LETTERS', 'TIME_LETTERS',
            'UPLOADED', 'drawn_rows', 'strategy_record', 'timeline_record', 'plan_record', 'neighbours',
-           'priced_neighbours', 'read_metrics', 'Page', 'page', 'text_bar', 'terminal', 'PageArgs', 'known_model',
-           'recorded_cluster', 'from_folders', 'read_pricer', 'recorded_options', 'upload_of', 'model_of_upload',
-           'pricer_of_upload', 'priced_or_plain', 'show']
+           'priced_neighbours', 'read_metrics', 'shown_facts', 'Page', 'page', 'text_bar', 'terminal', 'PageArgs',
+           'known_model', 'recorded_cluster', 'from_folders', 'read_pricer', 'recorded_options', 'upload_of',
+           'model_of_upload', 'pricer_of_upload', 'priced_or_plain', 'show']
 
 # %% ../nbs/61_show.ipynb #9a74a1e1
 import html, json, re, shutil
@@ -164,6 +164,13 @@ def _embedded(d) -> str:
     "JSON inside of an HTML element: nothing in it may end the element"
     return json.dumps(d, ensure_ascii=False, separators=(',', ':'), default=lambda x: x.item()).replace('<', '\\u003c')
 
+def shown_facts(
+    r:dict, # Of `plan_record`
+) -> dict: # change: what differs from the first plan, from, to; null where nothing is known
+    "A drawn plan for programs: times in ms, memory in MiB"
+    stages = [dict(layers=[s['first'], s['last']], time_ms=s.get('time'), memory_mib=s.get('memory')) for s in r['stages']]
+    return dict(name=r['name'], change=r.get('change'), ranks=r['world'], text=r['text'], priced=r['priced'], predicted_ms=r['ms'], peak_mib=r.get('peak'), memory_mib=r['budget'] or None, fits=r.get('fits'), stages=stages)
+
 @dataclass(repr=False)
 class Page:
     "The page of a plan"
@@ -183,6 +190,11 @@ class Page:
         try: path.parent.mkdir(parents=True, exist_ok=True); path.write_text(self.html(), encoding='utf-8')
         except OSError as e: raise GalvatronError(f'{path}: {e.strerror}') from None
         return path
+
+    def facts(self) -> dict: # plans, measured, notes
+        "What the page says, for programs: times in ms, memory in MiB"
+        d = self.data
+        return dict(plans=[shown_facts(a) for a in d['plans']], measured=d['measured'] and {k: d['measured'][k] for k in ('file', 'n', 'ms', 'mib')}, notes=[n['en'] for n in d['notes']])
 
     def __repr__(self): return self.text
     def _repr_html_(self): return f'<iframe title="Galvatron plan" srcdoc="{html.escape(self.html())}" style="width:100%;height:900px;border:0"></iframe>'
@@ -209,7 +221,8 @@ def page(
     measured = read_metrics(metrics) if metrics else None
     data = dict(version=_version(), lang=lang, cpu=bool(priced) and priced.pricer.hardware.meta.get('backend')=='gloo', compared=bool(b), plans=plans, measured=measured, notes=list(notes), about=_about(priced), arithmetic=ARITHMETIC,
                 kinds=dict(memory=list(MEMORY_KINDS.items()), time=list(TIME_KINDS.items())), colours=dict(strategy=STRATEGY_COLOURS, kind=dict(memory=MEMORY_COLOURS, time=TIME_COLOURS)))
-    return Page(data, '\n\n'.join(terminal(x, w, y, measured if x is a else None) for x, w, y in ((a, world, p), (b, also, q)) if x))
+    texts = [terminal(x, w, y, measured if x is a else None) for x, w, y in ((a, world, p), (b, also, q)) if x]
+    return Page(data, '\n\n'.join(texts + [n['en'] for n in notes]))
 
 def _what(x, world_size):
     "(plan, its price or None, GPUs)"

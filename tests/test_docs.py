@@ -93,6 +93,14 @@ def test_printed_command_is_accepted(line):
     name,words = cli.find(shlex.split(line)[1:])
     cli.parser_of(name).parse_args(words)
 
+def test_printed_searches_find_a_plan(tmp_path, monkeypatch, capsys):
+    "At their full size, by formulas where they would read profiles; a plan among those alike in all layers is quick to find, and proves enough"
+    monkeypatch.chdir(tmp_path)
+    for line in galvatron_lines():
+        if not line.startswith('galvatron search '): continue
+        words = shlex.split(re.sub(r'--pin "[^"]*"', '', line))[1:]
+        assert cli.main([*words, '--search_space', '3d', *([] if '--analytic' in words else ['--analytic', 'h200'])])==0, f'{line}\n{capsys.readouterr().err}'
+
 @pytest.fixture(scope='module')
 def place(tmp_path_factory):
     "A folder with the files that the pages speak of"

@@ -209,6 +209,18 @@ def test_checks_agree_with_the_model():
     ok = lambda **kw: Plan((LayerStrategy(**kw),)*2, global_bsz=64).violations(64, spec, RunOptions(sequence_parallel=True))==[]
     assert [k for k in (1,2,4,8,16,32,64) if ok(width=k)]==[k for k in (1,2,4,8,16,32,64) if ok(width=k, ulysses=True)]==[1,2,4,8,16,32,64]
 
+@pytest.mark.parametrize('heads,kv,seq,widths', [(28, 4, 4096, [1,2,4]), (40, 8, 4096, [1,2,4,8]), (16, 2, 4096, [1,2,4,8,16]), (12, 2, 4096, [1,2,4]), (40, 8, 1004, [1,2,4])])
+def test_widths_that_heads_and_sequence_allow(heads, kv, seq, widths):
+    "Of powers of two up to 32; for Ulysses the sequence counts too"
+    spec = ModelSpec.from_hf(dict(model_type='llama', vocab_size=512, hidden_size=8*heads, intermediate_size=64*heads, num_hidden_layers=1, num_attention_heads=heads, num_key_value_heads=kv), seq=seq)
+    says = lambda w, ulysses: Plan((LayerStrategy(w, ulysses),), global_bsz=64).violations(32, spec, RunOptions())
+    assert [w for w in (1,2,4,8,16,32) if not says(w, True)]==widths
+    assert all(str(heads) in v or str(kv) in v or str(seq) in v for v in says(32, True)) and f'allowed: {", ".join(map(str, widths))}' in ' '.join(says(32, True))
+    if seq==4096: assert [w for w in (1,2,4,8,16,32) if not says(w, False)]==widths
+
+def test_one_stage_of_too_few_layers():
+    with pytest.raises(PlanError, match='pp_division: 20 adds up to 20 layers, but tp_sizes_enc has 30'): Plan((LayerStrategy(),)*30, pp_division=(20,)).check(1)
+
 def test_no_torch():
     code = 'import sys, galvatron.plan, galvatron.cli; sys.exit(any(m in sys.modules for m in ("torch","transformers","matplotlib","numpy")))'
     assert subprocess.run([sys.executable, '-c', code]).returncode==0

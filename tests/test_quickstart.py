@@ -1,5 +1,5 @@
 "The main job, whole, as the README tells a new user to run it (with fewer ranks and steps)"
-import json, os, re, subprocess, sys
+import json, os, re, shutil, subprocess, sys
 
 import pytest
 from galvatron import cli
@@ -35,6 +35,22 @@ def test_what_it_says(done):
     assert 'Traceback' not in r.stderr and '\r' not in r.stderr # no progress bars where nobody looks
     said = re.findall(r'^galvatron .*', r.stdout, re.M)
     assert len(said)==5 and said==[l for l in (out/'commands.sh').read_text().splitlines() if l.startswith('galvatron')]
+
+def test_for_programs(done, tmp_path, monkeypatch, capsys):
+    "The same as JSON; its steps are not run again: they leave what the run above left"
+    out,r = done
+    def again(folder, i, n, what, words, printed):
+        print(words[0])
+        if i==1:
+            for f in out.iterdir(): shutil.copytree(f, folder/f.name, dirs_exist_ok=True) if f.is_dir() else shutil.copy(f, folder)
+        return 1.
+    monkeypatch.setattr(cli, 'run_step', again)
+    assert cli.main(['quickstart', '--nproc', '2', '--out', str(tmp_path/'q'), '--json'])==0
+    said,err = capsys.readouterr()
+    facts = json.loads(said)
+    assert list(facts)==cli.JSON['quickstart'].split() and 'preprocess-data' in err and len(facts['commands'])==5
+    row = re.search(r'step time, ms +([\d.]+) +([\d.]+)', r.stdout)
+    assert [f"{facts[k]['step_ms']:.1f}" for k in ('predicted', 'measured')]==list(row.groups())
 
 def test_steps_repeat_by_hand(done):
     "The search, run again by hand with the printed words, writes the same plan"

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 os.environ.setdefault('TQDM_DISABLE', '1')
 from steps import MIB, Case, Oracle, errors, folder_of, measure
 
-PARTS = {'profile': 120, 'speed': 150, 'rivals': 130, 'predict': 90, 'search': 50, 'memory': 30, 'trace': 0} # seconds of each when all run in 10 minutes; speed traces its first two cases
+PARTS = {'rivals': 165, 'profile': 95, 'speed': 150, 'predict': 85, 'search': 40, 'memory': 20, 'trace': 0} # seconds of each when all run in 10 minutes; speed traces its first two cases
 
-SPEED = """llama-7b/16 4x4096; llama-1b 4x4096; llama-7b 2x4096 r?; llama-3b 2x4096; gpt-1.5b 4x2048; llama-0.3b 16x2048;
-llama-7b/16 4x2048; llama-1b 8x2048; llama-7b/16 1x8192; llama-1b 2x8192; llama-3b 4x4096; llama-3b 4x2048; llama-3b 1x8192; llama-7b 1x8192 r?; llama-7b 4x2048 r?;
-gpt-1.5b 4x4096; gpt-1.5b 2x8192; llama-0.3b 8x4096; llama-0.3b 4x8192"""
+SPEED = """llama-7b/16 4x4096; llama-1b 4x4096; llama-3b 8x2048; gpt-1.5b 4x2048; llama-7b/16 64x2048 c4; llama-1b 64x2048 c4; llama-7b 2x4096 r?; llama-3b 2x4096; llama-0.3b 16x2048;
+llama-7b/16 8x4096; llama-7b/16 16x2048; llama-1b 16x2048; llama-7b/16 2x8192; llama-1b 2x8192; llama-7b 4x2048 r?; llama-3b 1x8192; llama-7b 1x8192 r?;
+gpt-1.5b 4x4096; gpt-1.5b 2x8192; llama-0.3b 8x4096; llama-0.3b 4x8192; llama-3b 4x4096"""
 TRACE = 'llama-7b/16 4x4096; llama-1b 4x4096'
 RIVALS = 'llama-1b 4x4096; llama-7b/16 4x4096'
 PROFILE = [ # model, compiled, precision, {length: batches}: most valuable first
@@ -90,6 +90,7 @@ def machine():
 
 def run_case(case, steps, oracle, trace=False):
     "Measure a case, predicted first; `r?` begins at the fewest recomputed layers that are predicted to fit and goes on until it does"
+    if case.batch*case.seq>2**16: steps = min(steps, 6)
     if case.recompute>=0: return dict(predicted=oracle.safe(case)) | measure(case, steps, trace)
     n, tried = case.spec.n_layers, []
     for r in range(fewest(case, oracle), n+1):
@@ -172,26 +173,24 @@ def pack(folder, file):
 # ---- others
 
 def rivals(args, book):
-    "Ours and theirs in turn, each in a process of its own"
+    "Ours and theirs in turn, each in a process of its own, round after round over the cases"
     from rivals import run
-    order = (args.rivals or 'ours,torchtitan,ours,torchtitan,hf').split(',')
-    for case in cases_of(args.cases or RIVALS, args.tiny):
-        slowest, instead = 20., {}
-        for who in order:
-            who = instead.get(who, who)
-            if who is None: continue
-            if book.left<slowest: book.add(dict(case=str(case), who=who, skipped='out of time'), 'out of time'); continue
-            t = time.time()
-            row = run(who, case, 4 if args.tiny else max(args.steps, 10), min(book.left, 240))
-            if row.get('error') and who=='torchtitan': # without graphs, then not at all
-                book.add(row, f"{who}: {row['error'][-300:]}")
-                row = run('torchtitan-nograph', case, 4 if args.tiny else max(args.steps, 10), min(max(book.left, 20), 240))
-                instead['torchtitan'] = None if row.get('error') else 'torchtitan-nograph'
-            row['seconds'] = time.time()-t
-            slowest = max(slowest, .8*row['seconds'])
-            book.add(row, f"{row['who']:20s} {line(row)}")
+    cases, order, instead, slowest = cases_of(args.cases or RIVALS, args.tiny), (args.rivals or 'ours,torchtitan;ours,torchtitan,hf').split(';'), {}, 20.
+    for who,case in ((who, case) for round in order for case in cases for who in round.split(',')):
+        who = instead.get(who, who)
+        if who is None: continue
+        if book.left<slowest: book.add(dict(case=str(case), who=who, skipped='out of time'), 'out of time'); continue
+        t = time.time()
+        row = run(who, case, 4 if args.tiny else max(args.steps, 10), min(book.left, 120))
+        if row.get('error') and who=='torchtitan': # without graphs, then not at all
+            book.add(row, f"{who}: {row['error'][-300:]}")
+            row = run('torchtitan-nograph', case, 4 if args.tiny else max(args.steps, 10), min(max(book.left, 20), 120))
+            instead['torchtitan'] = None if row.get('error') else 'torchtitan-nograph'
+        row['seconds'] = time.time()-t
+        slowest = max(slowest, .8*row['seconds'])
+        book.add(row, f"{row['who']:20s} {line(row)}")
         book.save(ratios=ratios(book.data['rows']))
-        for r in book.data['ratios']: print('   ', json.dumps(r))
+    for r in book.data.get('ratios', ()): print('   ', json.dumps(r))
 
 def ratios(rows):
     "tokens/s of ours over those of each other trainer, medians of the blocks of a case"
@@ -285,7 +284,7 @@ def main():
     ap.add_argument('--minutes', type=float, default=9.5, help='for all parts together, divided by their value')
     ap.add_argument('--cases', default='', help='in place of the own list of the parts speed and trace')
     ap.add_argument('--note', default='', help='what is being tried: the rows of the part go, with this note, to tried.json in place of its own file')
-    ap.add_argument('--rivals', default='', help='order of the blocks: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
+    ap.add_argument('--rivals', default='', help='rounds, by semicolons, of blocks in turn: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
     ap.add_argument('--profiles', default='', help='profiles.tar.gz of an earlier run, or a folder that holds profiles/')
     ap.add_argument('--budget_ms', type=float, default=40., help='of one timing in the profile')
     ap.add_argument('--steps', type=int, default=8)
@@ -296,7 +295,7 @@ def main():
     Path(args.out).mkdir(parents=True, exist_ok=True)
     for i,part in enumerate(parts):
         left = 60*args.minutes-(time.time()-begin)
-        book = Book(args, part, left*max(PARTS[part], 40)/sum(max(PARTS[p], 40) for p in parts[i:]))
+        book = Book(args, part, left*max(PARTS[part], 20)/sum(max(PARTS[p], 20) for p in parts[i:]))
         print(f'{part}: {book.left:.0f} s at most', flush=True)
         try: RUN[part](args, book)
         except Exception: traceback.print_exc(); book.data['error'], failed = traceback.format_exc()[-1500:], True

@@ -1,14 +1,16 @@
-"""Several GPUs of one host in one command: profile, correctness over NCCL, and speed and memory of plans, predicted before they run.
+"""Several GPUs of one host in one command: profiles, correctness over NCCL, speed and memory of plans predicted before they run, other trainers, and a restart.
 
     python tools/bench_multi_gpu.py --out results            # all visible GPUs
     python tools/bench_multi_gpu.py --out results --tiny     # the same code on gloo and the CPU, small shapes
 
-Writes hardware_configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
+Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
+(torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
 """
 import argparse, gc, json, os, subprocess, sys, time, traceback
 from pathlib import Path
 
 from gpu_trace import shown, traced
+from steps import Case
 
 MIB = 2**20
 FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
@@ -88,7 +90,9 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
         marks.append(mark())
     if cuda: torch.cuda.synchronize()
     out.update(ms=[between(a, b) for a,b in zip(marks, marks[1:])], **{k:[x.item() for x in out[k]] for k in ('loss', 'norm')})
-    if cuda: out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB)
+    if cuda:
+        left, total = torch.cuda.mem_get_info()
+        out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB, context=(total-left-torch.cuda.memory_reserved())/MIB) # context: with communicators and the buffers of direct messages
     if trace: out['trace'] = traced(step)
     return out
 
@@ -149,7 +153,7 @@ def speed(args, world, rank, save):
             med = ms[len(ms)//2]
             row.update(ms=med, spread=(ms[-1]-ms[0])/med, first_ms=got['ms'][0], tokens_s_gpu=plan.global_bsz*spec.seq/med*1e3/n,
                        mfu=spec.step_flops(plan.global_bsz)/med*1e3/n/989e12, loss=got['loss'][0],
-                       reserved_mib=[e.get('reserved') for e in every], allocated_mib=[e.get('allocated') for e in every])
+                       **{f'{k}_mib': [e.get(k) for e in every] for k in ('reserved', 'allocated', 'context')})
             if args.trace: row['trace'] = [e['trace'] for e in every]
         except Exception: row['error'] = traceback.format_exc()[-2000:]
         rows[name] = row
@@ -160,16 +164,164 @@ def speed(args, world, rank, save):
         free(); save(rows)
     return rows
 
+def profiles(spec, args):
+    "Of the collectives (those that ship, if this run measured none) and of the model (formulas, likewise)"
+    from galvatron.profile.files import HardwareProfile, ModelProfile
+    import galvatron, torch
+    hw, world = Path(args.out)/'hardware_configs', torch.distributed.get_world_size()
+    hw = HardwareProfile.load(hw if hw.exists() else Path(galvatron.__file__).parent/'profile_hardware'/'hardware_configs', 1, world)
+    try: return hw, ModelProfile.load(args.profile or Path(args.out)/'configs', spec, 'bf16')
+    except ValueError: return hw, ModelProfile.analytic(spec, 'h200', 'bf16')
+
 def predicted(spec, plan, options, args):
-    "Predicted step (ms) and peak (MiB), from the profiles in --out and --profile; the reason where there is none"
+    "Predicted step (ms) with its parts, and peak (MiB); the reason where there is none"
     try:
         from galvatron.cost.pipeline import predict
-        from galvatron.profile.files import HardwareProfile, ModelProfile
-        hw = HardwareProfile.load(Path(args.out)/'hardware_configs')
-        mp = ModelProfile.load(args.profile, spec, 'bf16') if args.profile else ModelProfile.analytic(spec, 'h200', 'bf16')
+        hw, mp = profiles(spec, args)
         p = predict(plan, spec, hw, mp, options)
-        return dict(ms=p.iteration_ms, mib=[s.peak_mib for s in p.stages])
+        return dict(ms=p.iteration_ms, mib=[s.peak_mib for s in p.stages], context_mib=[s.memory['context'] for s in p.stages], source='formulas' if mp.analytic else 'profile',
+                    time=[{k: round(float(v), 2) for k,v in s.time.items() if v} for s in p.stages])
     except Exception as e: return dict(reason=f'{type(e).__name__}: {e}'[:300])
+
+# ---- plans under memory budgets
+
+BUDGETS = [('llama-1b-32k 8x4096', 24), ('llama-3b 8x4096', 40), ('llama-3b 8x4096', 80), ('llama-7b 8x4096', 80)] # model and batch, GiB of a GPU
+
+def budget_plans(spec, gib, bsz, options, args):
+    "The plan that the search chooses, and of each kind of uniform plan the one that is predicted to be fastest within the budget: (name, plan)"
+    from galvatron.cost.pipeline import predict
+    from galvatron.plan import LayerStrategy as L, Plan, VocabStrategy as V
+    from galvatron.search.engine import search
+    from galvatron.search.space import SearchArgs
+    import torch
+    (hw, mp), n, w = profiles(spec, args), spec.n_layers, torch.distributed.get_world_size()
+    got = search(spec, hw, mp, SearchArgs(num_gpus_per_node=w, memory_constraint=gib, settle_bsz=bsz, sp_space='tp+sp', sequence_parallel=True, default_dp_type='zero2'))
+    kinds = dict(zero3=(L(dp_type='zero3'), V(embed_sdp=True), {}), zero2=(L(dp_type='zero2'), V(), {}), tp=(L(w, dp_type='zero2'), V(w), {}), ulysses=(L(w, True, dp_type='zero3'), V(w, True, True), {}),
+                 pp=(L(), V(), dict(pp_deg=w, default_dp_type='ddp', pipeline_type='pipedream_flush')))
+    def variants(layer, vocab, kw):
+        from dataclasses import replace
+        for chunks in (1, 2, 4, 8):
+            for r in (0, n//4, n//2, n):
+                p = Plan(tuple(replace(layer, recompute=i<r) for i in range(n)), vocab, **dict(dict(global_bsz=bsz, default_dp_type='zero2', chunks=chunks), **kw))
+                if not p.violations(w, spec, options): yield predict(p, spec, hw, mp, options, gib*1024), f'c{chunks} r{r}', p
+    out = [('search', got.plan)] if got.plan else []
+    for kind,(layer,vocab,kw) in kinds.items():
+        fits = [v for v in variants(layer, vocab, kw) if v[0].fits]
+        if fits: best = min(fits, key=lambda v: v[0].iteration_ms); out.append((f'{kind} {best[1]}', best[2]))
+    return out
+
+def budgets(args, world, rank, save):
+    "Plans under budgets: predicted, then run"
+    import torch, torch.distributed as dist
+    from galvatron.plan import Plan, RunOptions
+    from galvatron.runtime.groups import default_device
+    rows, start, options = {}, time.time(), RunOptions('bf16', compile=args.compile, sequence_parallel=True)
+    for text,gib in BUDGETS:
+        case = Case.parse(text, args.tiny)
+        spec, gib = case.spec, 1.5 if args.tiny else gib
+        box = [[(n, p.to_json(), predicted(spec, p, options, args)) for n,p in budget_plans(spec, gib, case.batch, options, args)] if rank==0 else None]
+        dist.broadcast_object_list(box, device=default_device())
+        for name,plan,said in box[0]:
+            late = torch.tensor(float(time.time()-start>args.seconds), device=default_device())
+            dist.all_reduce(late)
+            if late.item(): continue
+            row, t = dict(model=case.model, budget_gib=gib, plan=json.loads(plan), predicted=said, tokens=case.batch*spec.seq), time.time()
+            try:
+                got = run_plan(spec, Plan.from_json(plan), options, 3 if args.tiny else 6)
+                every = [None]*world
+                dist.all_gather_object(every, got)
+                ms = sorted(got['ms'][2:] or got['ms'])
+                row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], reserved_mib=[e.get('reserved', 0.) for e in every], allocated_mib=[e.get('allocated', 0.) for e in every], seconds=time.time()-t)
+                row['mfu'] = spec.step_flops(case.batch)/row['ms']*1e3/world/989e12
+            except Exception as e: row['error'] = f'{type(e).__name__}: {e}'[-500:]
+            rows[f'{case.model}, {gib} GiB: {name}'] = row
+            if rank==0: print(f"  {case.model} {gib} GiB {name:16s}", row.get('error') or f"{row['ms']:8.1f} ms  MFU {row['mfu']:.1%}  predicted {said.get('ms', 0):.1f} ({said.get('ms', 0)/row['ms']-1:+.1%}), reserved {max(row['reserved_mib']):.0f}, predicted {[round(a-c) for a,c in zip(said.get('mib', []), said.get('context_mib', []))]}, {row['seconds']:.0f} s, {said.get('source') or said}", flush=True)
+            free(); save(rows)
+    return rows
+
+# ---- profiles of the models, other trainers, a restart: each in processes of its own
+
+def model_profiles(args, n):
+    "One process a GPU profiles its share of the models, alone and at the width of all GPUs"
+    names = list(dict.fromkeys(t.split()[0] for t,_ in BUDGETS))
+    code = f"import sys; sys.path[:0] = {sys.path!r}; from bench_multi_gpu import profile_one; profile_one(*sys.argv[1:])"
+    jobs = [subprocess.Popen([sys.executable, '-c', code, args.out, ','.join(names[i::n]), str(n), str(int(args.tiny)), str(int(args.compile))], env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))) for i in range(min(n, len(names)))]
+    try: [j.wait(timeout=200) for j in jobs]
+    finally: [j.kill() for j in jobs]
+
+def profile_one(out, names, n, tiny, compiled):
+    from galvatron.profile.model import ProfileModelArgs, profile_model
+    for name in names.split(','):
+        t, spec = time.time(), Case.parse(f'{name} 8x4096', bool(int(tiny))).spec
+        profile_model(ProfileModelArgs(profile_type='all', profile_seq_length_list=str(spec.seq), batches='1,4', widths=f'1,{n}', forms='sp,ulysses', compile=bool(int(compiled)), budget_ms=2 if int(tiny) else 40., output_dir=f'{out}/configs', time_limit=90), spec)
+        print(f'  {name}: profiled in {time.time()-t:.0f} s', flush=True)
+
+def trainers(args, n):
+    "torchtitan in turn with ours: sharded over all GPUs, and tensor parallel"
+    from rivals import run
+    rows, case = [], Case.parse('llama-1b-32k 8x4096', args.tiny)
+    for plan,theirs in (('zero3', 'torchtitan'), ('tp-sp', 'torchtitan-tp')):
+        for who in ('ours', theirs)*2:
+            t = time.time()
+            if who!='ours': row = run(who, case, 4 if args.tiny else 12, 120, n)
+            else:
+                own = Path(args.out)/'turn'
+                cmd = [sys.executable, __file__, '--out', str(own), '--parts', 'speed', '--plans', plan, '--nproc', str(n)] + ['--compile']*args.compile + ['--tiny']*args.tiny
+                subprocess.run(cmd, timeout=120, stdout=subprocess.DEVNULL)
+                row = json.loads((own/'multi_gpu.json').read_text())['speed'][plan]
+                row = dict(tokens_s=row['tokens_s_gpu'], ms=row['ms'], reserved_mib=max(map(float, row['reserved_mib'])) if row['reserved_mib'][0] else 0.) if 'ms' in row else row
+            rows.append(dict(plan=plan, who=who, seconds=time.time()-t, **{k: row[k] for k in ('tokens_s', 'ms', 'reserved_mib', 'error') if k in row}))
+            print(f"  {plan:6s} {who:14s}", rows[-1].get('error') or f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s", flush=True)
+    return rows
+
+def restart(args, n):
+    "Save under one plan, go on under another, and lose a rank: what `galvatron train` does over this machine's network"
+    import signal, tempfile
+    folder = Path(tempfile.mkdtemp())
+    words = ['--nproc', n, '--model_type', 'llama_hf', '--hidden_size', 256, '--num_hidden_layers', 4, '--num_attention_heads', 8, '--vocab_size', 1003, '--seq_length', 128, '--mixed_precision', 'fp32', '--lr', 1e-3, '--lr_decay_style', 'constant',
+             '--global_train_batch_size', 16, '--mock_data', '--eval_iters', 0, '--tensorboard', 0, '--time_limit', 200]
+    plans = dict(zero3=['--sdp', 1, '--chunks', 2], tp=['--global_tp_deg', n, '--vocab_tp', n, '--chunks', 1], pp=['--pp_deg', n, '--chunks', 4, '--pipeline_type', 'pipedream_flush'])
+    def start(plan, to, iters, every, load=None):
+        more = ['--save', folder/to, '--save_interval', every, '--train_iters', iters] + (['--load', folder/load] if load else [])
+        return subprocess.Popen([sys.executable, '-m', 'galvatron', 'train', *map(str, [*words, *plans[plan], *more])], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=dict(os.environ, OMP_NUM_THREADS='1'))
+    def losses(to): return {r['step']: r['loss'] for r in map(json.loads, (folder/to/'metrics.jsonl').read_text().splitlines()) if 'loss' in r}
+    def finish(p, limit=120):
+        try: text = p.communicate(timeout=limit)[0]
+        finally: p.kill()
+        if p.returncode: print(text[-1500:])
+        return p.returncode, text
+    out = dict(codes=[finish(start('zero3', 'a', 20, 10))[0]])
+    for plan in ('tp', 'pp'):
+        import shutil
+        shutil.copytree(folder/'a', folder/f'{plan}0')
+        out['codes'].append(finish(start(plan, plan, 30, 100, 'a'))[0])
+    out['codes'].append(finish(start('zero3', 'z', 30, 100, 'a'))[0])
+    same = losses('z')
+    out['relative'] = {plan: max(abs(losses(plan)[s]/same[s]-1) for s in range(21, 31)) for plan in ('tp', 'pp')}
+    p = start('zero3', 'k', 100000, 20)
+    end = time.time()+90
+    while time.time()<end and p.poll() is None and not ((folder/'k/metrics.jsonl').exists() and len(losses('k'))>45): time.sleep(.2)
+    ranks = [q for q in map(int, filter(str.isdigit, os.listdir('/proc'))) if rank_of(q)==str(n-1)]
+    t = time.time()
+    os.kill(max(ranks), signal.SIGKILL)
+    code, text = finish(p, 90)
+    at = max(losses('k'))
+    out['killed'] = dict(seconds=time.time()-t, code=code, said=[l for l in text.splitlines() if 'rank' in l.lower()][-3:], step=at)
+    words[words.index('--time_limit')+1] = 60
+    before = losses('k')
+    p = start('zero3', 'k', at+20, 20, 'k')
+    code,_ = finish(p, 90)
+    again = [r['step'] for r in map(json.loads, (folder/'k/metrics.jsonl').read_text().splitlines())][len(before):]
+    out['restarted'] = dict(code=code, first=min(again, default=None), last=max(again, default=None))
+    print(' ', json.dumps(out), flush=True)
+    return out
+
+def rank_of(pid):
+    "Value of RANK in the environment of a training process"
+    try:
+        words = Path(f'/proc/{pid}/environ').read_bytes().split(b'\0')
+        return dict(w.decode().split('=', 1) for w in words if b'=' in w).get('RANK') if b'galvatron' in Path(f'/proc/{pid}/cmdline').read_bytes() else None
+    except (OSError, ValueError): return None
 
 def ranks(args):
     "What every rank does"
@@ -185,14 +337,20 @@ def ranks(args):
         if rank==0: file.write_text(json.dumps(res, indent=1))
     if 'correctness' in args.parts: save('correctness', correctness(world, rank))
     if 'speed' in args.parts: save('speed', speed(args, world, rank, lambda rows: save('speed', rows)))
+    if 'budgets' in args.parts: save('budgets', budgets(args, world, rank, lambda rows: save('budgets', rows)))
     dist.barrier()
     dist.destroy_process_group()
+
+def own_words(words):
+    "The command line without --nproc, which torchrun would take for its own"
+    i = words.index('--nproc') if '--nproc' in words else len(words)
+    return words[:i]+words[i+2:]
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', default='results')
     ap.add_argument('--nproc', type=int, default=0, help='ranks (default: all GPUs, or 2 without any)')
-    ap.add_argument('--parts', default='profile,correctness,speed')
+    ap.add_argument('--parts', default='profile,models,budgets,trainers,restart,correctness,speed')
     ap.add_argument('--plans', default='', help='only these of the speed plans, by commas')
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
@@ -212,7 +370,16 @@ def main():
         subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', str(n), '--output_dir', str(Path(args.out)/'hardware_configs'),
                         *(['--end_mb', '1'] if args.tiny else [])], env=env, timeout=300)
         print(f'profile-hardware: {time.time()-t:.0f} s', flush=True)
-    if set(args.parts)-{'profile'}:
-        subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *sys.argv[1:]], env=env, timeout=1200)
+    if 'models' in args.parts: model_profiles(args, n)
+    file = Path(args.out)/'multi_gpu.json'
+    for name,part in dict(trainers=trainers, restart=restart).items():
+        if name not in args.parts: continue
+        t = time.time()
+        try: got = part(args, n)
+        except Exception: got = dict(error=traceback.format_exc()[-2000:]); print(got['error'])
+        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {})|{name: got}, indent=1))
+        print(f'{name}: {time.time()-t:.0f} s', flush=True)
+    if set(args.parts)&{'correctness', 'speed', 'budgets'}:
+        subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:])], env=env, timeout=1200)
 
 if __name__=='__main__': main()

@@ -1,10 +1,10 @@
 """Predicted against measured step times of ten plans on this machine's CPU: profiles the machine, prices the plans, trains each for some steps
 
-    python tools/predicted_measured.py [--nproc 4] [--steps 7]
+    python tools/predicted_measured.py [--nproc 4] [--steps 7] [--out nbs/tutorials/results/predicted_measured.json]
 
 There is no bar: a shared CPU is noisy, and its ranks disturb each other as GPUs do not. The order of the plans is what to look at.
 """
-import argparse, statistics, sys, tempfile, time
+import argparse, json, os, platform, re, statistics, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -47,10 +47,18 @@ def measure(n, steps):
         out[name] = min(times[2:]) # what disturbs only adds
     return out
 
+def machine():
+    "What it ran on"
+    import torch
+    try: name = re.search(r'model name\s*: (.*)', Path('/proc/cpuinfo').read_text())[1]
+    except (OSError, TypeError): name = platform.processor() or platform.machine()
+    return dict(cpu=name, cores=os.cpu_count(), system=platform.system(), python=platform.python_version(), torch=torch.__version__)
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--nproc', type=int, default=2); ap.add_argument('--steps', type=int, default=7)
-    a = ap.parse_args()
+    ap.add_argument('--out', default='', help='write the rows to this JSON file as well')
+    a, load = ap.parse_args(), os.getloadavg()[0]
     from scipy.stats import kendalltau
     from predicted_measured import measure # from the module, which the ranks can import
     from galvatron.cost.pipeline import Pricer, predict
@@ -62,8 +70,12 @@ def main():
         mp = profile_model(ProfileModelArgs(profile_type='all', batches='1,2,4,8,16', profile_seq_length_list=str(SEQ), max_tp_deg=a.nproc, mixed_precision='fp32', output_dir=tmp, device='cpu'), model())
     measured = run_ranks(measure, a.nproc, a.nproc, a.steps, timeout=600, backend='gloo')[0]
     rows = [(name, predict(plan, pricer=Pricer(model(), hw, mp, options)).iteration_ms, measured[name]) for name, (plan, options) in plans(a.nproc).items()]
+    error, order = statistics.mean(abs(p/m-1) for _, p, m in rows), kendalltau([p for _, p, _ in rows], [m for *_, m in rows])[0]
     print(f"{'plan':24}{'predicted ms':>14}{'measured ms':>14}{'error':>9}")
     for name, p, m in rows: print(f'{name:24}{p:14.1f}{m:14.1f}{p/m-1:9.0%}')
-    print(f'mean error {statistics.mean(abs(p/m-1) for _, p, m in rows):.0%}, order (Kendall) {kendalltau([p for _, p, _ in rows], [m for *_, m in rows])[0]:.2f}')
+    print(f'mean error {error:.0%}, order (Kendall) {order:.2f}')
+    if a.out:
+        said = dict(date=time.strftime('%Y-%m-%d'), machine=machine(), load_before=load, ranks=a.nproc, steps=a.steps, contention=hw.meta.get('contention'), rows=[dict(plan=n, predicted_ms=p, measured_ms=m) for n, p, m in rows], mean_error=error, kendall_tau=order)
+        Path(a.out).write_text(json.dumps(said, indent=1))
 
 if __name__=='__main__': main()

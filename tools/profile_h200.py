@@ -1,11 +1,12 @@
 """Profile the model zoo on one GPU within a time limit, and pack or unpack what was measured
 
     python tools/profile_h200.py --out DIR [--minutes 9] [--models llama-7b gpt-6.7b] [--compile]     measure; leaves DIR/profiles.tar.gz, rewritten after each model
+    python tools/profile_h200.py --out DIR --missing [--minutes 1.6] [--models ...] [--compare llama-7b]    only the widths that shipped files lack, and some layers alone beside whole models
     python tools/profile_h200.py --out DIR --hardware                                                   collectives of all visible GPUs as well
     python tools/profile_h200.py --out DIR --tiny --device cpu                                          the same steps on toy shapes
     python tools/profile_h200.py --unpack FILE                                                          put the files where the package ships them
 """
-import argparse, os, sys, tarfile, time
+import argparse, os, shutil, sys, tarfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,15 +23,17 @@ def spec_of(name, tiny):
     return ModelSpec.from_size(MODELS[name][0], name, **({**TINY, 'num_key_value_heads':8} if tiny and MODELS[name][0]=='llama_hf' else TINY if tiny else {}))
 
 PASSES = [ # what is measured first serves every width: a later pass is for where time is left
-    dict(batches='1,4', cap=16384), dict(batches='2,8', cap=16384), dict(batches='1,2,4,8', cap=32768), dict(batches='3,5,6,7', cap=32768, widths='1', first=True)]
+    dict(batches='1,4', cap=16384), dict(batches='2,8', cap=16384), dict(batches='1,2,4,8', cap=32768), dict(batches='3,5,6,7', cap=32768, widths='1', lengths=1)]
+COMPARE = dict(batches='1,4', cap=16384, widths='1', lengths=2, budget_ms=200.) # the layer alone beside whole models
+MISSING = [{**p, 'widths':'2,4,8'} for p in PASSES[:3]]
 
-def measure(name, folder, seconds, o, batches, cap, widths='', first=False):
-    "One pass over one model: some batches, at every width and form or at those given"
+def measure(name, folder, seconds, o, batches, cap, widths='', lengths=None, budget_ms=0.):
+    "One pass over one model: some batches, at every width and form or at those given, and the first `lengths`"
     from galvatron.profile.model import ProfileModelArgs, profile_model
-    lengths = '32,64,128' if o.tiny else MODELS[name][1]
+    seqs = ('32,64,128' if o.tiny else MODELS[name][1]).split(',')[:lengths]
     spec = spec_of(name, o.tiny)
-    profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=lengths.split(',')[0] if first else lengths, max_tp_deg=8, mixed_precision=o.precision,
-                  compile=o.compile, budget_ms=o.budget_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
+    profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=','.join(seqs), max_tp_deg=8, mixed_precision=o.precision, layernum_max=o.layernum_max,
+                  compile=o.compile, budget_ms=min(budget_ms, 10*o.budget_ms) or o.budget_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
     return spec
 
 def report(folder, spec, precision):
@@ -39,15 +42,25 @@ def report(folder, spec, precision):
     m = ModelProfile.load(folder, spec, precision)
     alone = {(p.batch,p.seq):p for p in m.points if p.kind=='layer' and p.width==1 and p.forward_ms}
     by = difference([d for d in m.depths if 'forward_ms' in d])
-    for (b,s),p in sorted(alone.items(), key=lambda i: (i[0][1],i[0][0])):
-        d = by.get(f'layertype_0_bsz{b}_seq{s}')
-        if d: print(f'  {spec.name} {b} x {s}: alone {p.forward_ms:.3f} ms, by difference {d*b:.3f} ms ({d*b/p.forward_ms-1:+.1%}), backward {p.backward_ms:.3f}, '
-                    f'recompute {p.recompute_ms:.3f}, spread {p.spread:.1%}, keeps {p.activation_mib or 0:.0f} MiB')
-    off = sorted(abs(by[k]*b/p.forward_ms-1) for (b,s),p in alone.items() if (k := f'layertype_0_bsz{b}_seq{s}') in by)
-    if off: print(f'  {spec.name}: alone and by difference are apart by {sum(off)/len(off):.1%} in the mean, {off[len(off)//2]:.1%} in the median, {off[-1]:.1%} at most, over {len(off)} points')
+    spread = {(d['batch'],d['seq'][0]):d['excess_spread_ms']/(d['layers'][0]-1) for d in m.depths if 'excess_spread_ms' in d} # of a layer; not in files of before
+    rows = [(b, s, p, d*b, spread.get((b,s))) for (b,s),p in sorted(alone.items(), key=lambda i: (i[0][1],i[0][0])) if (d := by.get(f'layertype_0_bsz{b}_seq{s}'))]
+    for b,s,p,d,r in rows:
+        print(f'  {spec.name} {b} x {s}: alone {p.forward_ms:.3f} ms, by difference {d:.3f} ms ({d/p.forward_ms-1:+.1%}{f", quartiles at ±{r/p.forward_ms:.1%}" if r is not None else ", of an earlier run"}), '
+              f'backward {p.backward_ms:.3f}, recompute {p.recompute_ms:.3f}, spread {p.spread:.1%}, keeps {p.activation_mib or 0:.0f} MiB')
+    off = sorted(abs(d/p.forward_ms-1) for _,_,p,d,r in rows if r is not None)
+    if off: print(f'  {spec.name}: alone and by difference are apart by {sum(off)/len(off):.1%} in the mean, {off[len(off)//2]:.1%} in the median, {off[-1]:.1%} at most; {sum(o<=.05 for o in off)} of {len(off)} points within 5 %')
     best = max(alone, key=lambda k: k[0]*k[1])
     print('  forward time x width / time at width 1, at', best, {f'{p.form} {p.width}': round(p.forward_ms*p.width/alone[best].forward_ms, 2) for p in m.points
           if p.kind=='layer' and (p.batch,p.seq)==best and p.forward_ms})
+
+def begin_from_shipped(work, names, shipped, tiny, precision):
+    "Copy the files of some models, so that only what they lack is measured"
+    from galvatron.profile.files import model_files
+    for name in names:
+        for f in model_files(precision, spec_of(name, tiny).name).values():
+            if (p := Path(shipped)/MODELS[name][0]/'configs'/f).exists():
+                (to := work/MODELS[name][0]/f).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(p, to)
 
 def pack(work, out):
     "Everything measured so far as one file, replaced whole"
@@ -65,14 +78,42 @@ def unpack(path):
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(t.extractfile(member).read()); print(to.relative_to(ROOT.parent))
 
+def forget_compared(work, names, tiny, precision):
+    "Leave out the whole models that will be compared again"
+    from dataclasses import replace
+    from galvatron.profile.files import ModelProfile
+    for name in names:
+        folder,spec = work/MODELS[name][0],spec_of(name, tiny)
+        if not list(folder.glob(f'model_profile_*{spec.name}.json')): continue
+        m,seqs = ModelProfile.load(folder, spec, precision),('32,64,128' if tiny else MODELS[name][1]).split(',')[:COMPARE['lengths']]
+        replace(m, depths=tuple(d for d in m.depths if not (str(d['batch']) in COMPARE['batches'].split(',') and str(d['seq'][0]) in seqs))).save(folder)
+
+def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False):
+    "One pass over some models; a model's failure leaves the others"
+    for i,name in enumerate(names):
+        left,t,folder = end-time.time(),time.time(),work/MODELS[name][0]
+        if left<o.least: failed.append(f'{title}, {name}: no time left'); continue
+        seconds = left/(len(names)-i)*generous # what one leaves the next may use
+        try:
+            spec = measure(name, folder, min(seconds, left-2), o, **what)
+            print(f'{title}, {name}: {time.time()-t:.1f} s')
+            if tell: report(folder, spec, o.precision)
+        except Exception as e:
+            import traceback; traceback.print_exc(); failed.append(f'{title}, {name}: {e}')
+        pack(work, o.out); sys.stdout.flush()
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
-    p.add_argument('--models', nargs='*', default=list(MODELS)); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float, default=60.)
-    p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true')
+    p.add_argument('--models', nargs='*'); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float)
+    p.add_argument('--missing', action='store_true'); p.add_argument('--compare', nargs='*', default=['llama-7b','llama3-8b']); p.add_argument('--shipped', default=ROOT/'model_zoo')
+    p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true'); p.add_argument('--layernum_max', type=int, default=3)
     o = p.parse_args()
     if o.unpack: return unpack(o.unpack)
     if not o.out: p.error('--out or --unpack')
+    o.models = o.models if o.models is not None else ['llama3-8b','qwen2.5-7b','llama-13b'] if o.missing else list(MODELS)
+    o.budget_ms = o.budget_ms or (20. if o.missing else 40.)
+    o.least = .1 if o.tiny else 5.
     start,end,failed = time.time(),time.time()+60*o.minutes,[]
     work = Path(o.out)/'work' if o.tiny else Path('/tmp/galvatron_profiles')
     work.mkdir(parents=True, exist_ok=True); Path(o.out).mkdir(parents=True, exist_ok=True)
@@ -80,18 +121,13 @@ def main():
         from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
         hw = profile_hardware(ProfileHardwareArgs(output_dir=str(work/'hardware_configs'), device=o.device, end_mb=4 if o.tiny else 1024, timeout=300))
         print(f'{hw.name}: {len(hw.tables)} tables, overlap {hw.overlap}, {hw.matmul_tflops:.0f} TFLOP/s, {hw.copy_gbps:.0f} GB/s, {time.time()-start:.0f} s'); pack(work, o.out)
-    for k,what in enumerate(PASSES):
-        for i,name in enumerate(o.models):
-            left,t,folder = end-time.time(),time.time(),work/MODELS[name][0]
-            if left<10: failed.append(f'pass {k+1}, {name}: no time left'); continue
-            seconds = left/(len(o.models)-i)*(1.3 if k else 1.6) # what one leaves the next may use
-            try:
-                spec = measure(name, folder, min(seconds, left), o, **what)
-                print(f'pass {k+1}, {name}: {time.time()-t:.0f} s')
-                if k in (0, len(PASSES)-1): report(folder, spec, o.precision)
-            except Exception as e: # one model's failure leaves the others
-                import traceback; traceback.print_exc(); failed.append(f'pass {k+1}, {name}: {e}')
-            pack(work, o.out); sys.stdout.flush()
+    passes = PASSES
+    if o.missing:
+        begin_from_shipped(work, {*o.models, *o.compare}, o.shipped, o.tiny, o.precision)
+        forget_compared(work, o.compare, o.tiny, o.precision)
+        run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True)
+        passes = MISSING
+    for k,what in enumerate(passes): run_pass(f'pass {k+1}', o.models, what, work, o, end, failed, 1.3 if k else 1.6, tell=not o.missing and k in (0, len(passes)-1))
     print(f'{time.time()-start:.0f} s in all', *failed, sep='\n')
     return bool(failed)
 

@@ -5,7 +5,8 @@
     python tools/rivals.py ours 'llama-1b 4x4096'
 
 All keep fp32 weights, gradients and moments and compute in bf16, clip to norm 1, and get the same random tokens. The options are those that are fastest for the other trainer:
-torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first.
+torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first. Under torchrun it shards over all ranks (FSDP2), or with
+`torchtitan-tp` shares layers by tensor parallelism with sequence parallelism; tokens/s are then those of one GPU.
 """
 import json, os, sys, tempfile, time
 from pathlib import Path
@@ -66,16 +67,16 @@ def prepare_titan():
         torch._utils._get_available_device_type = lambda: 'cpu'
         import torchtitan.components.metrics as m
         m.DeviceMemoryMonitor = lambda *a: N(device_name='cpu', device_capacity_gib=0., reset_peak_stats=lambda: None, get_peak_stats=lambda: N(max_reserved_gib=0., max_reserved_pct=0.))
-    os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=os.environ.get('MASTER_PORT', '29531'))
+    if 'RANK' not in os.environ: os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=os.environ.get('MASTER_PORT', '29531'))
 
-def titan_config(case, spec, attention, graphs, folder):
+def titan_config(case, spec, attention, graphs, tp, folder):
     from dataclasses import dataclass
     from torchtitan.components.dataloader import BaseDataLoader
     from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
     from torchtitan.components.metrics import MetricsProcessor
     from torchtitan.components.optimizer import default_adamw
     from torchtitan.components.tokenizer import BaseTokenizer
-    from torchtitan.config import CompileConfig, TrainingConfig
+    from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
     from torchtitan.config.configs import DebugConfig
     from torchtitan.trainer import Trainer
     class NoData(BaseDataLoader):
@@ -94,20 +95,24 @@ def titan_config(case, spec, attention, graphs, folder):
         def get_vocab_size(self): return spec.vocab
     return Trainer.Config(model_spec=titan_spec(spec, attention), loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=spec.vocab)),
         tokenizer=NoTokenizer.Config(), dataloader=NoData.Config(), optimizer=default_adamw(lr=1e-4), dump_folder=folder,
-        training=TrainingConfig(local_batch_size=case.batch//case.chunks, global_batch_size=case.batch, seq_len=spec.seq, steps=1000, disable_cuda_graphs=not graphs),
+        parallelism=ParallelismConfig(tensor_parallel_degree=tp, spmd_backend='partial_dtensor'), # the others need a newer PyTorch than 2.11
+        training=TrainingConfig(local_batch_size=case.batch*tp//case.chunks//int(os.environ['WORLD_SIZE']), global_batch_size=case.batch, seq_len=spec.seq, steps=1000, disable_cuda_graphs=not graphs),
         metrics=MetricsProcessor.Config(log_freq=10**6), activation_checkpoint=None, compile=CompileConfig(enable=case.compile), debug=DebugConfig(enable_structured_logging=False))
 
-def titan(case, steps, attention='sdpa', graphs=True):
+def titan(case, steps, attention='sdpa', graphs=True, shared=False):
     "Steps by torchtitan's Trainer"
     prepare_titan()
+    rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
+    tp = world if shared else 1
     import torch
     from torchtitan.trainer import Trainer
     spec = case.spec
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        t = Trainer(titan_config(case, spec, attention, graphs, folder))
-        data, n = Random(spec.vocab, spec.seq), case.batch//case.chunks
-        rows = [torch.utils.data.default_collate([data[(k*n+i)%len(data)] for i in range(n)]) for k in range(8)]
+        t = Trainer(titan_config(case, spec, attention, graphs, tp, folder))
+        data, n = Random(spec.vocab, spec.seq), case.batch*tp//case.chunks//world
+        first = 0 if shared else rank*n
+        rows = [torch.utils.data.default_collate([data[(k*n*world//tp+first+i)%len(data)] for i in range(n)]) for k in range(8)]
         rows = [{k: v.pin_memory() if torch.cuda.is_available() else v for k,v in r.items()} for r in rows]
         def batches():
             k = 0
@@ -159,21 +164,24 @@ def hf(case, steps):
 
 def block(who, case, steps):
     if who=='ours': return row_of(case, train(case, steps))
-    got = hf(case, steps) if who=='hf' else titan(case, steps, 'flex' if 'flex' in who else 'sdpa', 'nograph' not in who)
-    return row_of(case, got)
+    got = hf(case, steps) if who=='hf' else titan(case, steps, 'flex' if 'flex' in who else 'sdpa', 'nograph' not in who, '-tp' in who)
+    row, n = row_of(case, got), int(os.environ.get('WORLD_SIZE', 1))
+    return row | dict(tokens_s=row['tokens_s']/n, mfu=row['mfu']/n)
 
-def run(who, case, steps, seconds):
-    "A block in a process of its own: its row, or why there is none"
+def run(who, case, steps, seconds, nproc=1):
+    "A block in a process of its own, or one on each of several GPUs: its row, or why there is none"
     import subprocess
-    cmd = [sys.executable, __file__, who, str(case), str(steps)] + ['--tiny']*case.tiny
+    under = [sys.executable] + ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={nproc}']*(nproc>1)
+    cmd = [*under, __file__, who, str(case), str(steps)] + ['--tiny']*case.tiny
     try: r = subprocess.run(cmd, capture_output=True, text=True, timeout=max(20, seconds))
     except subprocess.TimeoutExpired: return dict(case=str(case), who=who, error=f'no result within {seconds:.0f} s')
-    last = r.stdout.strip().splitlines()[-1:] or ['']
-    if r.returncode or not last[0].startswith('{'): return dict(case=str(case), who=who, oom='OutOfMemory' in r.stderr, error=(r.stderr or r.stdout)[-2500:])
+    last = [l for l in r.stdout.splitlines() if l.startswith('{')][-1:]
+    if r.returncode or not last: return dict(case=str(case), who=who, oom='OutOfMemory' in r.stderr, error=(r.stderr or r.stdout)[-2500:])
     return dict(who=who) | json.loads(last[0])
 
 def main():
     args = [a for a in sys.argv[1:] if a!='--tiny']
-    print(json.dumps(block(args[0], Case.parse(args[1], '--tiny' in sys.argv), int(args[2]) if len(args)>2 else 10)), flush=True)
+    row = block(args[0], Case.parse(args[1], '--tiny' in sys.argv), int(args[2]) if len(args)>2 else 10)
+    if os.environ.get('RANK', '0')=='0': print(json.dumps(row), flush=True)
 
 if __name__=='__main__': main()

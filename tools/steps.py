@@ -15,7 +15,7 @@ MIB, PEAK = 2**20, 989. # TFLOP/s: dense bf16 of an H200 by its data sheet
 
 MODELS = { # name: (family, size, changes); the 1.5 B model has GPT-2's own 25 heads of 64
     'llama-0.3b': ('llama_hf', 'llama-0.3b', {}), 'llama-1b': ('llama_hf', 'llama-3.2-1b', {}), 'llama-3b': ('llama_hf', 'llama-3.2-3b', {}),
-    'llama-7b': ('llama_hf', 'llama-7b', {}), 'gpt-1.5b': ('gpt_hf', 'gpt-1.5b', dict(num_attention_heads=25))}
+    'llama-1b-32k': ('llama_hf', 'llama-3.2-1b', dict(vocab_size=32000, tie_word_embeddings=False)), 'llama-7b': ('llama_hf', 'llama-7b', {}), 'gpt-1.5b': ('gpt_hf', 'gpt-1.5b', dict(num_attention_heads=25))}
 TINY = {'llama_hf': dict(hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=512),
         'gpt_hf': dict(hidden_size=64, num_attention_heads=4, vocab_size=512)} # toy shapes: 4 layers, a sequence of 1/64
 

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLoader', 'state_pieces', 'crc_of', 'checksums',
            'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer',
-           'PieceWriter', 'make_room', 'publish', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of', 'Loaded',
-           'show', 'show_text', 'verify']
+           'PieceWriter', 'make_room', 'publish', 'Unwritten', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of',
+           'other_plan', 'Loaded', 'show', 'show_text', 'verify']
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
 import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
@@ -39,15 +39,14 @@ def _cut(n:int, k:int, i:int)->tuple:
 # %% ../../nbs/30_checkpoint.distributed.ipynb #1a982428
 def local_box(p)->tuple: # (offsets in the whole tensor at rest, local tensor without gradient)
     "Where the local part of a parameter lies in the whole tensor at rest"
-    p = p.detach()
-    if not isinstance(p, DTensor): return (0,)*p.dim(), p
+    if not isinstance(p, DTensor): return (0,)*p.dim(), p.detach()
     lo, n, at = [0]*p.dim(), list(p.shape), p.device_mesh.get_coordinate()
     for d in reversed(range(p.device_mesh.ndim)):
         dim = getattr(p.placements[d], 'dim', None) # replicated dimensions have none
         if dim is None: continue
         start, n[dim] = _cut(n[dim], p.device_mesh.size(d), at[d])
         lo[dim] += start
-    return tuple(lo), p.to_local()
+    return tuple(lo), p.to_local().detach()
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #67e77f2b
 def rectangles(
@@ -77,8 +76,12 @@ def _chunk(offsets, view): return ChunkStorageMetadata(torch.Size(offsets), view
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #52066850
 class PieceSaver(DefaultSavePlanner):
-    "Planner of DCP for a dictionary of `Pieces`: write every rectangle of every tensor once"
-    def __init__(self): super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+    "Planner of DCP for a dictionary of `Pieces`: write every rectangle of every tensor once, with at most one of them copied at a time"
+    def __init__(self,
+        take=None, # (name, offsets) -> the tensor to write, called when its turn comes; default: the piece
+    ):
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self.take, self.copy = take or (lambda name, offsets: self.state_dict[name].parts[offsets][0]), None
 
     def create_local_plan(self):
         items = []
@@ -89,7 +92,12 @@ class PieceSaver(DefaultSavePlanner):
         self.plan = SavePlan(items)
         return self.plan
 
-    def lookup_object(self, index): return self.state_dict[index.fqn].parts[tuple(index.offset)][0].contiguous()
+    def lookup_object(self, index):
+        if self.copy is not None: self.copy.untyped_storage().resize_(0)    # it is written, but DCP holds on to it until its file is complete
+        v = self.take(index.fqn, tuple(index.offset))
+        whole = v.is_cpu and v.is_contiguous() and v.untyped_storage().nbytes()==v.nbytes
+        self.copy = None if whole else v.to('cpu', memory_format=torch.contiguous_format, copy=True)
+        return v if whole else self.copy
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #209c38b1
 class PieceLoader(DefaultLoadPlanner):
@@ -259,7 +267,8 @@ class Checkpointer:
         self.root, self.model, self.optimizer, self.keep_last, self.asynchronous = Path(root), model, optimizer, keep_last, asynchronous
         world = model.place.world
         self.group = dist.new_group(list(range(world)), time_limit(), 'gloo') if world>1 else None
-        self.rank, self._thread, self._error, self._host, self.stall_ms = model.place.rank, None, None, {}, 0.
+        self.rank, self._thread, self._error, self._host, self._unwritten, self.stall_ms, self.held_ms = model.place.rank, None, None, {}, None, 0., 0.
+        if asynchronous and optimizer: optimizer.register_step_pre_hook(lambda *_: self._before_change())
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #aaeae26d
 def _rng_state()->Tensor: # bytes
@@ -283,14 +292,19 @@ def _first_reason(e:BaseException)->BaseException:
     return seen or e
 
 class PieceWriter(FileSystemWriter):
-    "Files of DCP; says why a disk refuses"
+    "Files of DCP, written one tensor after the other; says why a disk refuses"
+    def __init__(self,
+        path, # folder
+        files_of_their_own:bool=False, # one file a tensor, not one a rank
+    ): super().__init__(path, single_file_per_rank=not files_of_their_own, per_thread_copy_ahead=0)
+
     def write_data(self, plan, planner):
         try: return super().write_data(plan, planner)
         except Exception as e: raise _first_reason(e) from None
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #41ebb984
 @patch
-def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
+def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict, take=None):
     "Write one iteration; GalvatronError on every rank if that fails on one, and then nothing has changed"
     name = f'iter_{iteration:07d}'
     tmp = self.root/f'.{name}.tmp'
@@ -299,7 +313,7 @@ def _write(self:Checkpointer, iteration:int, pieces:dict, facts:dict):
         def write():
             with warnings.catch_warnings():
                 warnings.simplefilter('ignore')
-                dcp.save(pieces, storage_writer=PieceWriter(tmp), planner=PieceSaver(), process_group=self.group, no_dist=self.group is None)
+                dcp.save(pieces, storage_writer=PieceWriter(tmp), planner=PieceSaver(take), process_group=self.group, no_dist=self.group is None)
             return checksums([*tmp.glob(f'__{self.rank}_*.distcp'), *([tmp/'.metadata'] if self.rank==0 else [])])
         files = {k:v for part in gathered(self.group, together(self.group, write)) for k,v in part.items()}
         together(self.group, lambda: self.rank or publish(tmp, name, dict(facts, files=files), self.model.plan, self.keep_last))
@@ -349,6 +363,49 @@ def _unname(folder:Path)->Path:
     return folder.rename(folder.with_name(f'.{folder.name}.old.tmp'))
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #7b225e45
+class Unwritten:
+    "What a save in the background has yet to write: read in turn by the writer, kept from change by the trainer"
+    def __init__(self,
+        pieces:dict, # name -> Pieces
+    ):
+        self.views = {(n,o): vs[0] for n,p in pieces.items() for o,vs in p.parts.items()}
+        self.left = self.total = sum(v.nbytes for v in self.views.values()) # bytes
+        self.now, self.ours, self.change = None, False, threading.Condition()
+
+    def take(self, name:str, offsets:tuple)->Tensor:
+        "The tensor whose turn it is; the one before is written"
+        with self.change:
+            self._strike(self.now)
+            self.now = name, offsets
+            return self.views[self.now]
+
+    def _strike(self, key):
+        self.left -= self.views.pop(key).nbytes if key in self.views else 0
+        self.change.notify_all()
+
+# %% ../../nbs/30_checkpoint.distributed.ipynb #010fcfd1
+@patch
+def finish(self:Unwritten):
+    "All is written, or nothing more will be"
+    with self.change:
+        self.views.clear()
+        self.left = 0
+        self.change.notify_all()
+
+@patch
+def keep(self:Unwritten,
+    spare:float=.1, # share of all bytes that may be copied
+):
+    "Return when everything may be changed: wait until the rest is small, and copy that"
+    with self.change:
+        if self.ours: return
+        self.change.wait_for(lambda: self.left<=spare*self.total)
+        now = self.now
+        self.views |= {k: v.clone() for k,v in self.views.items() if k!=now}
+        self.change.wait_for(lambda: now not in self.views)             # which is being read
+        self.ours = True
+
+# %% ../../nbs/30_checkpoint.distributed.ipynb #f393de21
 @patch
 def _staged(self:Checkpointer, pieces:dict)->dict:
     "The same pieces in host memory of our own"
@@ -359,8 +416,16 @@ def _staged(self:Checkpointer, pieces:dict)->dict:
             host = self._host.get((name, o))
             if host is None or host.shape!=v.shape: host = self._host[name,o] = torch.empty(v.shape, dtype=v.dtype, pin_memory=v.is_cuda)
             out[name].add(o, host.copy_(v, non_blocking=True))
-    if torch.cuda.is_available(): torch.cuda.synchronize()
+    torch.cuda.synchronize()
     return out
+
+@patch
+def _before_change(self:Checkpointer):
+    "The optimizer is about to step"
+    if self._unwritten is None: return
+    start = time.perf_counter()
+    self._unwritten.keep()
+    self.held_ms += (time.perf_counter()-start)*1e3
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #798d3ec6
 @patch
@@ -385,7 +450,9 @@ def save(self:Checkpointer,
     pieces[f'rng.{self.rank}'] = Pieces(rng.shape, rng.dtype)
     pieces[f'rng.{self.rank}'].add((0,), rng)
     m = self.model
-    job = iteration, self._staged(pieces) if self.asynchronous else pieces, facts_of(iteration, m.spec, m.plan, m.options, m.place.world, state)
+    if self.asynchronous and m.place.device.type=='cuda': pieces = self._staged(pieces)
+    elif self.asynchronous: self._unwritten = Unwritten(pieces)
+    job = iteration, pieces, facts_of(iteration, m.spec, m.plan, m.options, m.place.world, state)
     if self.asynchronous:
         self._thread = threading.Thread(target=self._write_quietly, args=job)
         self._thread.start()
@@ -395,8 +462,10 @@ def save(self:Checkpointer,
 # %% ../../nbs/30_checkpoint.distributed.ipynb #8344d9dd
 @patch
 def _write_quietly(self:Checkpointer, *job):
-    try: self._write(*job)
+    try: self._write(*job, self._unwritten and self._unwritten.take)
     except Exception as e: self._error = e
+    finally:
+        if self._unwritten: self._unwritten.finish()
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #11f7495e
 def facts_of(
@@ -463,6 +532,16 @@ def _check_tensors(self:Checkpointer, saved:dict, where):
 def plan_of(facts:dict): # the `Plan` under which a checkpoint was saved, None if it was converted
     return Plan.from_json(facts['plan']) if facts['plan'] else None
 
+def other_plan(
+    where, # what was to be loaded
+    saved, # its plan, None if there is none
+    ranks:int, # and on how many ranks it was made
+    model, # `StageModel` of this run
+)->GalvatronError: # to raise
+    "Says that a plan is not the same, and shows both"
+    return GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
+                          f"saved on {ranks} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {model.place.world} ranks:\n{model.plan}")
+
 @patch
 def _check_model(self:Checkpointer, facts:dict, where):
     "Raise for a model of another family; within a family the tensors tell"
@@ -474,9 +553,7 @@ def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
     "Whether a checkpoint was saved under this run's plan and world size; GalvatronError showing both if that was demanded and is not so"
     saved, place = plan_of(facts), self.model.place
     same = saved==self.model.plan and facts['world_size']==place.world
-    if demanded and not same:
-        raise GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
-                             f"saved on {facts['world_size']} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {place.world} ranks:\n{self.model.plan}")
+    if demanded and not same: raise other_plan(where, saved, facts['world_size'], self.model)
     return same
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #2970c057
@@ -498,6 +575,7 @@ def load(self:Checkpointer,
     verify:bool=True, # compare checksums first; sizes always are
 )->Loaded:
     "Fill model and optimizer from a checkpoint of any plan. A collective call; GalvatronError on every rank, and nothing changed, for whatever does not fit"
+    self.wait()
     folder = gathered(self.group, together(self.group, lambda: find_checkpoint(root or self.root, iteration)))[0]
     facts = together(self.group, lambda: read_facts(folder))
     self._check_model(facts, folder)

@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['published_names', 'PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'open_layer_files', 'open_rank_files',
-           'published', 'names_of', 'from_published', 'to_published', 'weights_in', 'match', 'load_pretrained',
-           'load_checkpoint', 'hf_class', 'check_family', 'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h',
-           'parameter_shapes', 'h2g']
+           'earlier_saves', 'earlier_plan', 'earlier_schedule', 'published', 'names_of', 'from_published',
+           'to_published', 'weights_in', 'match', 'load_pretrained', 'load_checkpoint', 'hf_class', 'check_family',
+           'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Callable, NamedTuple
 
@@ -21,10 +23,10 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
 from tqdm import tqdm
 
-from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room,
+from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room, other_plan,
                                               publish, raise_if, read_facts, rectangles, tensor_differences, together)
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError
+from ..plan import GalvatronError, Plan, parse_json
 from ..runtime.parallelise import recipe_of
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #d46a79f2
@@ -82,17 +84,19 @@ def open_weights(
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #e928451c
 _LAYERS = {r'model_layers_(\d+)': 'model.layers.{}.', 'model_embed_tokens': 'model.', 'model_norm': 'model.norm.', 'lm_head': 'lm_head.',
-           r'transformer_h_(\d+)': 'transformer.h.{}.', 'transformer_ln_f': 'transformer.ln_f.', 'transformer_embedding': 'transformer.'}
+           r'transformer_h_(\d+)': 'transformer.h.{}.', 'transformer_ln_f': 'transformer.ln_f.', 'transformer_embedding': 'transformer.',
+           r'bert_encoder_layer_(\d+)': 'bert.encoder.layer.{}.', 'bert_embeddings': 'bert.embeddings.', 'bert_pooler': 'bert.pooler.', 'cls_predictions': 'cls.predictions.'}
 
 def _prefix(stem:str):
     "The start of the Hugging Face names of a layer's file, None if it is no such file"
     return next((p.format(*m.groups()) for pattern,p in _LAYERS.items() if (m := re.fullmatch(pattern, stem))), None)
 
 def open_layer_files(
-    path, # folder of model_layers_0.pt, transformer_h_0.pt, ...
+    path, # folder of model_layers_0.pt, transformer_h_0.pt, bert_encoder_layer_0.pt, ...
 )->dict: # name -> Stored
     "Tensors of the files that earlier versions' h2g wrote; empty if there are none"
-    return {_prefix(f.stem)+k: v for f in sorted(Path(path).glob('*.pt')) if _prefix(f.stem) is not None for k,v in _pickled(f).items()}
+    found = {_prefix(f.stem)+k: v for f in sorted(Path(path).glob('*.pt')) if _prefix(f.stem) is not None for k,v in _pickled(f).items()}
+    return {n if n!='transformer.weight' else 'lm_head.weight': v for n,v in found.items()}
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #773c46d7
 def _llama_layer(parts:dict, kv_heads:int, head_dim:int)->dict:
@@ -107,20 +111,65 @@ def _llama_layer(parts:dict, kv_heads:int, head_dim:int)->dict:
             'input_layernorm.weight': parts['attention.LayerNorm.weight'][0], 'post_attention_layernorm.weight': parts['mlp.LayerNorm.weight'][0]}
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #5956b767
+def _put_together(folder:Path, spec, device:str='cpu')->dict:
+    "Tensors of a layer's folder by Hugging Face's names; on the meta device only their shapes"
+    t, files = spec.layer_types[0], sorted(folder.glob('*.pt'), key=lambda f: int(f.stem))
+    ranks = [torch.load(f, map_location='cpu', mmap=True, weights_only=True) for f in files]
+    try:
+        parts = {k: [r[k].to(device) for r in ranks] for k in ranks[0]}
+        if folder.name.startswith('model_layers_'): whole = _llama_layer(parts, t.kv_heads, t.head_dim)
+        elif folder.name=='model_norm': whole = {'weight': parts['norm.weight'][0]}
+        else: whole = {k.removeprefix('lm_head.'): torch.cat(v)[:spec.vocab] for k,v in parts.items()}
+    except (KeyError, IndexError, RuntimeError) as e: raise GalvatronError(f'{folder}: not a layer of {spec.name} as earlier versions saved it ({type(e).__name__}: {e})') from None
+    return {_prefix(folder.name)+k: v for k,v in whole.items()}
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #82779272
 def open_rank_files(
     path, # iter_N of an earlier version's distributed save
     spec, # the Llama that was trained (`ModelSpec`)
 )->dict: # name -> Stored
     "Tensors of an earlier version's distributed checkpoint; empty if there is none"
-    out, t = {}, spec.layer_types[0]
-    for folder in sorted(d for d in Path(path).iterdir() if d.is_dir() and _prefix(d.name) is not None):
-        ranks = [torch.load(f, map_location='cpu', mmap=True, weights_only=True) for f in sorted(folder.glob('*.pt'), key=lambda f: int(f.stem))]
-        parts = {k: [r[k] for r in ranks] for k in ranks[0]}
-        if folder.name.startswith('model_layers_'): whole = _llama_layer(parts, t.kv_heads, t.head_dim)
-        elif folder.name=='model_norm': whole = {'weight': parts['norm.weight'][0]}
-        else: whole = {k.removeprefix('lm_head.'): torch.cat(v)[:spec.vocab] for k,v in parts.items()}
-        out |= {_prefix(folder.name)+k: Stored(tuple(v.shape), v.dtype, v.__getitem__) for k,v in whole.items()}
-    return out
+    last = lru_cache(maxsize=1)(lambda folder: _put_together(folder, spec)) # its tensors are read one after the other
+    def stored(folder, name, t): return Stored(tuple(t.shape), t.dtype, lambda at: last(folder)[name][at])
+    folders = sorted(d for d in Path(path).iterdir() if d.is_dir() and _prefix(d.name) is not None)
+    return {n: stored(d, n, t) for d in folders for n,t in _put_together(d, spec, 'meta').items()}
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #c19b7767
+def earlier_saves(
+    path, # folder of iter_N folders, or one of them
+)->dict: # iteration -> folder, ascending; empty if there are none
+    "The iterations that an earlier version's distributed save left"
+    path = Path(path)
+    every = [path, *path.glob('iter_*')]
+    return dict(sorted((int(m[1]), f) for f in every if (m := re.fullmatch(r'iter_(\d+)', f.name)) and (f/'model_layers_0').is_dir()))
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #bf48ac9b
+_PLAN_KEYS = 'pp_deg', 'tp_sizes_enc', 'tp_consecutive_flags', 'dp_types_enc', 'checkpoint_flags_enc', 'pp_division', 'use_sp', 'vocab_tp', 'vocab_sp', 'default_dp_type'
+
+def earlier_plan(
+    folder, # iter_N of an earlier version's distributed save
+)->Plan|None: # with 1 micro-batch; None if the file is missing
+    "The plan beside an earlier version's iterations"
+    file = Path(folder).parent/'hybrid_parallel_configs.json'
+    if not file.exists(): return None
+    d = parse_json(file.read_text())
+    return Plan.from_json({k: d[k] for k in _PLAN_KEYS if k in d} | dict(global_bsz=d.get('global_train_batch_size'), chunks=1), where=file)
+
+def earlier_schedule(
+    folder, # iter_N of an earlier version's distributed save
+    bsz:int, # samples of a step
+)->dict: # as the trainer compares it; empty if the file is missing
+    "The learning-rate schedule of an earlier version's run, in steps"
+    file = Path(folder)/'opt_param_scheduler.json'
+    if not file.exists(): return {}
+    d = parse_json(file.read_text())
+    names = dict(lr='max_lr', min_lr='min_lr', lr_decay_style='lr_decay_style', weight_decay_incr_style='wd_incr_style', weight_decay='start_wd', start_weight_decay='start_wd', end_weight_decay='end_wd')
+    steps = dict(lr_warmup_iters='lr_warmup_steps', lr_decay_iters='lr_decay_steps', weight_decay_incr_iters='wd_incr_steps')
+    return {k: d[v] for k,v in names.items()} | {k: d[v]//bsz for k,v in steps.items()}
+
+def _could_be(old:Plan, new:Plan)->bool: # what that file does not say may be anything
+    same = replace(new, chunks=1, pipeline_type=old.pipeline_type, vocab=replace(new.vocab, embed_sdp=old.vocab.embed_sdp))
+    return old==same
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #7014308d
 published_names = {} # Hugging Face model_type: pairs
@@ -187,8 +236,9 @@ def weights_in(
     "The weights in a Hugging Face folder or in one of an earlier Galvatron version"
     path = Path(path)
     if not path.is_dir(): return None
-    if is_pretrained(path): return from_published(open_weights(path), names_of(spec.config['model_type'], True) if spec else ())
-    return open_layer_files(path) or (open_rank_files(path, spec) if spec else {}) or None
+    pairs = names_of(spec.config['model_type'], True) if spec else ()
+    if is_pretrained(path): return from_published(open_weights(path), pairs)
+    return from_published(open_layer_files(path) or (open_rank_files(path, spec) if spec else {}), pairs) or None
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #1f338a47
 # buffers that older folders carry and newer code computes
@@ -238,9 +288,24 @@ def load_checkpoint(
     verify:bool=True, # compare a checkpoint's checksums first
 )->Loaded: # iteration 0 and no state if there are only weights
     "Fill a run's model, and its optimizer if there is state for it, from wherever the weights are"
-    if weights_in(path, checkpointer.model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
-    load_pretrained(checkpointer.model, path)
+    model, old = checkpointer.model, earlier_saves(path)
+    if old and (iteration in old or iteration is None and not iterations(path)): return _load_earlier(model, old, iteration, same_plan)
+    if old and not iterations(path): raise GalvatronError(f"{path}: no iteration {iteration} (there are: {', '.join(map(str, old))})")
+    if weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
+    if iteration: raise GalvatronError(f'{path}: holds weights and no iteration {iteration} (without --load_iteration they start a new run)')
+    if same_plan: raise GalvatronError(f'{path}: holds weights and no plan, and --load_distributed demands that it is the same (without it they are loaded under any)')
+    load_pretrained(model, path)
     return Loaded(Path(path), 0, {}, False, False)
+
+def _load_earlier(model, saves:dict, iteration:int|None, same_plan:bool)->Loaded:
+    "Weights of an earlier version's distributed save, and where it was in the data"
+    iteration = max(saves) if iteration is None else iteration
+    folder = saves[iteration]
+    plan, ranks = earlier_plan(folder), len(list((folder/'optimizer').glob('*.pt')))
+    if same_plan and not (plan and _could_be(plan, model.plan) and ranks==model.place.world): raise other_plan(folder, plan, ranks, model)
+    load_pretrained(model, folder)
+    state = dict(samples=iteration*plan.global_bsz, schedule=earlier_schedule(folder, plan.global_bsz)) if plan else {}
+    return Loaded(folder, iteration, state, False, False)
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #8564312d
 def hf_class(
@@ -397,14 +462,6 @@ class _Lazy(Pieces):
         self.parts[(0,)*len(stored.shape)] = [torch.empty(stored.shape, dtype=stored.dtype, device='meta')]
         self.stored = stored
 
-class _LazyPlanner(PieceSaver):
-    def __init__(self, bar):
-        super().__init__()
-        self.bar = bar
-    def lookup_object(self, index):
-        self.bar.update()
-        return self.state_dict[index.fqn].stored.read((slice(None),)*len(index.offset)).contiguous()
-
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #f57bc79a
 def h2g(
     path, # Hugging Face folder
@@ -424,7 +481,8 @@ def h2g(
         make_room(tmp)
         with warnings.catch_warnings(), tqdm(total=len(pieces), desc='tensors', delay=2, leave=False, disable=None) as bar:
             warnings.simplefilter('ignore')
-            dcp.save(pieces, storage_writer=PieceWriter(tmp, single_file_per_rank=False), planner=_LazyPlanner(bar), no_dist=True)
+            def take(name, offsets): return (bar.update(), pieces[name].stored.read((slice(None),)*len(offsets)))[1]
+            dcp.save(pieces, storage_writer=PieceWriter(tmp, files_of_their_own=True), planner=PieceSaver(take), no_dist=True)
         carry_tokenizer(path, Path(out)/'tokenizer')
         publish(tmp, 'iter_0000000', dict(facts_of(0, spec), hf_class=named, files=checksums([*tmp.glob('*.distcp'), tmp/'.metadata'])))
     _or_nothing(write, tmp, out)

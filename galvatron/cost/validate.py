@@ -245,7 +245,9 @@ def run_validation(
     tables = next((p for f in (rows, calibrate or rows) if (p := Path(f).parent/'allreduce_8xA100.csv').exists()), None)
     study = Study(list(dict.fromkeys([*asked, *known])), read_node_tables(tables) if tables else {})
     used = study.choose(known, CALIBRATION_ROWS[study.many])
-    return Validation(study, used, [r for r in asked if r not in used], study.calibrate(used))
+    rest = [r for r in asked if r not in used]
+    if not rest: raise GalvatronError(f'{rows}: all {len(asked)} rows are used to calibrate from; give others with --calibrate, or more than {CALIBRATION_ROWS[study.many]}')
+    return Validation(study, used, rest, study.calibrate(used))
 
 # %% ../../nbs/tutorials/validation_a100.ipynb #1bfc84fc
 @dataclass

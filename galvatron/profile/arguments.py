@@ -88,7 +88,7 @@ def _doubling(a):
 
 def widths_of(a:ProfileModelArgs)->list:
     "Widths to measure: powers of two up to the largest, or those given"
-    if a.widths: return sorted({1, *_numbers(a.widths, 'widths')})
+    if a.widths: return sorted({*_numbers(a.widths, 'widths')})
     return [2**i for i in range(a.max_tp_deg.bit_length())]
 
 # %% ../../nbs/03a_profile.arguments.ipynb #7886dbe5

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'check_args', 'message_sizes', 'divisors', 'groups_to_measure', 'partition',
            'once_ms', 'median_spread', 'timed', 'collective', 'exchange', 'lane', 'slowdowns', 'device_facts',
-           'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'table_of', 'make_groups', 'collective_tables',
-           'p2p_tables', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve',
-           'check_port', 'check_hardware_files', 'progress_bar', 'run_sweep', 'machine_of', 'assemble',
-           'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_tables']
+           'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'table_of', 'make_groups', 'overlaps',
+           'tables_in_sweep', 'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve', 'check_port',
+           'check_hardware_files', 'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests',
+           'parse_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
 import json,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
@@ -299,8 +299,8 @@ def make_groups(s:Sweep, parts:list):
         if s.rank in p: mine = g,p
     return mine
 
-# %% ../../nbs/04_profile.hardware.ipynb #60f28191
-def collective_tables(s:Sweep)->list:
+# %% ../../nbs/04_profile.hardware.ipynb #335390e9
+def _collective_tables(s:Sweep)->list:
     "All collectives over all kinds of groups"
     out = []
     for n,d in groups_to_measure(s.world, s.gpus):
@@ -313,8 +313,8 @@ def collective_tables(s:Sweep)->list:
         if n<s.world: s.dist.destroy_process_group(group)
     return out
 
-# %% ../../nbs/04_profile.hardware.ipynb #335390e9
-def p2p_tables(s:Sweep)->list:
+# %% ../../nbs/04_profile.hardware.ipynb #261642b5
+def _p2p_tables(s:Sweep)->list:
     "Messages between pipeline stages, one way and both ways at once"
     out = []
     for k in [k for k in divisors(s.world)[1:] if k<=s.a.max_pp_deg]:
@@ -353,7 +353,7 @@ def context_mib(device)->float:
     if device.type=='cuda':
         free,total = torch.cuda.mem_get_info(device)
         return (total-free-torch.cuda.memory_reserved(device))/MIB
-    import galvatron.runtime.train # noqa: F401 (what a rank loads)
+    import galvatron.runtime.train, transformers.models.llama.modeling_llama # noqa: F401 (what a rank loads)
     try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return 0. # not Linux
 
@@ -378,7 +378,7 @@ def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     s = Sweep(ProfileHardwareArgs(**args), progress)
     rates,context,share = [s.agree(r) for r in device_rates(s.device)],s.agree(context_mib(s.device)),contention(s)
     s.step('device alone')
-    tables = [] if s.a.backend=='nccl' else collective_tables(s) + p2p_tables(s)
+    tables = [] if s.a.backend=='nccl' else _collective_tables(s) + _p2p_tables(s)
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
     context = max(context, s.agree(context_mib(s.device))) # communicators have come since
@@ -410,8 +410,6 @@ def check_port(a:ProfileHardwareArgs):
     except ValueError: raise GalvatronError(f'master_port {a.master_port!r} is not a number') from None
     except OSError as e: raise GalvatronError(f'master_port {a.master_port}: {e.strerror}; choose another, or leave it out on one node') from None
 
-
-
 # %% ../../nbs/04_profile.hardware.ipynb #ec0e7b36
 def check_hardware_files(a:ProfileHardwareArgs, machine:dict):
     "Refuse to replace files of another machine"
@@ -422,7 +420,7 @@ def check_hardware_files(a:ProfileHardwareArgs, machine:dict):
 
 # %% ../../nbs/04_profile.hardware.ipynb #f93893aa
 @contextmanager
-def progress_bar(path:str, total:int, title:str):
+def _progress_bar(path:str, total:int, title:str):
     "Show a bar that follows the count in a file"
     from tqdm.auto import tqdm
     stop = threading.Event()
@@ -444,7 +442,7 @@ def run_sweep(a:ProfileHardwareArgs)->dict|None:
     check_port(a)
     with tempfile.TemporaryDirectory() as d:
         if a.num_nodes>1: return _several_nodes(a, env, f'{d}/result.json')
-        with progress_bar(f'{d}/progress', tables_in_sweep(n, n, a), 'profile-hardware'):
+        with _progress_bar(f'{d}/progress', tables_in_sweep(n, n, a), 'profile-hardware'):
             return _one_node(a, env, f'{d}/progress')
 
 # %% ../../nbs/04_profile.hardware.ipynb #fac018d0

@@ -25,6 +25,7 @@ def init_distributed(
     if backend is None: backend = 'nccl' if torch.cuda.is_available() and torch.cuda.device_count()>=n_local else 'gloo'
     device = torch.device('cuda', local) if backend=='nccl' else torch.device('cpu')
     if device.type=='cuda':
+        if not {'PYTORCH_ALLOC_CONF', 'PYTORCH_CUDA_ALLOC_CONF'} & set(os.environ): torch._C._accelerator_setAllocatorSettings('expandable_segments:True')
         torch.cuda.set_device(device)
         os.environ.setdefault('NCCL_RUNTIME_CONNECT', '0')
     if 'WORLD_SIZE' in os.environ and 'MASTER_ADDR' in os.environ and not dist.is_initialized():
@@ -113,16 +114,18 @@ def _job_main(
     end_with_parent()
     spec = pickle.loads((job/'job.pkl').read_bytes())
     sys.path[:] = spec['path']
-    alive, deadline, code = _start(job, spec), None, 0
+    alive, deadline, code, ended = _start(job, spec), None, 0, False
     signal.signal(signal.SIGUSR1, signal.SIG_IGN) # that signal is for the ranks
     while alive:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid in alive:
-            done = job/f'{alive.pop(pid)}.pkl'
-            if status or not done.exists(): code, deadline = 1, deadline or time.time()+grace_s
+            rank = alive.pop(pid)
+            if not status and (job/f'{rank}.pkl').exists(): continue
+            if not ended and os.WIFSIGNALED(status): (job/f'{rank}.killed').write_text(signal.Signals(os.WTERMSIG(status)).name)
+            code, deadline = 1, deadline or time.time()+grace_s
         elif deadline and time.time()>deadline:
             for p in alive: os.kill(p, signal.SIGKILL)
-            deadline = time.time()+1e9
+            deadline, ended = time.time()+1e9, True
         else: time.sleep(.02)
     return code
 
@@ -169,6 +172,10 @@ def _outcome(
     outs = [p.read_text(errors='replace') if (p := job/f'{r}.out').exists() else '' for r in range(nproc)]
     errs = sorted((*p.read_text().split('\n', 2), r) for r in range(nproc) if (p := job/f'{r}.err').exists())
     tails = '\n'.join(f'--- rank {r} ---\n{o[-3000:]}' for r,o in enumerate(outs) if o.strip())
+    for p in sorted(job.glob('*.killed')):
+        if errs and p.read_text()!='SIGKILL': continue # an abort may follow from an error elsewhere; who is killed is the cause of errors
+        why = f'ended by {p.read_text()}' + ', as when memory runs out'*(p.read_text()=='SIGKILL')
+        raise RankError(f'rank {p.stem} of {nproc} died without an error, {why}\n{tails}{(job/"job.out").read_text()}', int(p.stem), '', outs)
     if errs:
         _, what, tb, rank = errs[0]
         raise RankError(f'rank {rank} of {nproc} failed: {what}\n{tb}{tails}', rank, tb, outs)

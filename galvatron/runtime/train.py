@@ -22,7 +22,7 @@ from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions
-from .arguments import TrainArgs, datasets
+from .arguments import TrainArgs, datasets, differences, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
@@ -177,7 +177,8 @@ class Trainer:
         self.device = init_distributed(timeout_s=60*self.args.distributed_timeout_minutes)
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         plan.check(self.world, self.spec, options)
-        self.step, self.samples, self.total, self.reading = 0, 0, 0, {} # steps and samples done, steps of the run, further arguments of the Loader
+        self.step, self.samples, self.total, self.reading, self.data = 0, 0, 0, {}, None # steps and samples done, steps of the run, further arguments of the Loader, where samples come from
+        self.schedule, self.came_from = None, {} # learning rate and weight decay of the run; what a checkpoint said of the run before
         self.pending, self.last, self.last_eval, self.leaving, self.history = None, {}, {}, None, deque(maxlen=10_000)
         self._build(config)
         if weights: set_weights(self.model, weights)
@@ -211,7 +212,7 @@ def train_step(
 )->tuple: # (loss, gradient norm), scalars on the device
     "One optimizer step; nothing here waits for the device (except loss scaling in fp16)"
     a, n = self.args, self.total or self.step+1
-    lr, wd = a.lr_of(self.step, n), a.weight_decay_of(self.step, n)
+    lr, wd = rates_at(self.schedule or a.schedule(n), self.step)
     for g,decays in zip(self.optimizer.param_groups, self.decays): g['lr'], g['weight_decay'] = lr, wd*decays
     loss = self.pipeline.step(micro_batches, self.scaler and self.scaler.tensor(self.device))
     if self.scaler: norm,_ = self.scaler.step(self.model, self.optimizer, a.clip_grad)
@@ -296,15 +297,33 @@ def _evaluate(self:Trainer, valid):
 
 # %% ../../nbs/27_runtime.train.ipynb #7b2bf4f8
 @patch
+def settings(self:Trainer)->dict: # plain JSON
+    "What a run has in common with its continuation, besides the schedule"
+    a, of_data = self.args, ('data_path', 'split', 'train_data_path', 'valid_data_path', 'mock_data', 'dataloader_type', 'eod_mask_loss', 'reset_position_ids', 'reset_attention_mask')
+    own = {k: getattr(a, k) for k in ('seed', 'clip_grad', 'adam_beta1', 'adam_beta2', 'adam_eps')}
+    more = dict(mixed_precision=self.options.mixed_precision, global_bsz=self.plan.global_bsz, seq_length=self.spec.seq)
+    return own | more | {k: getattr(self.data, k) for k in of_data if self.data}
+
+@patch
 def save(self:Trainer):
     "Save a checkpoint of this step; GalvatronError on every rank if one fails, and earlier checkpoints stay whole"
-    self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict()))
+    self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict(), schedule=self.schedule, settings=self.settings()))
     stall = self.checkpoints.stall_ms
     how = 'being saved, while training goes on, to' if self.args.async_save else 'saved to'
     self.log.say(f'step {self.step}: {how} {self.args.save} (training stood still for {stall/1e3:.2f} s)')
     self.log.write(dict(step=self.step, save_stall_ms=stall))
 
 # %% ../../nbs/27_runtime.train.ipynb #0899a7eb
+@patch
+def _say_held(self:Trainer):
+    "How long the step before had to wait for a checkpoint that is being written"
+    held = self.checkpoints.held_ms if self.checkpoints else 0.
+    if held<1: return
+    self.checkpoints.held_ms = 0.
+    self.log.say(f'step {self.step}: stood still for {held/1e3:.2f} s, until most of the checkpoint was written')
+    self.log.write(dict(step=self.step, save_stall_ms=held))
+
+# %% ../../nbs/27_runtime.train.ipynb #161e4199
 @patch
 def load(
     self:Trainer,
@@ -314,14 +333,22 @@ def load(
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     if folder==self.args.save and iteration is None and not iterations(folder): return self.log.say(f'{folder}: no checkpoint yet, starting anew')
-    got, save = load_checkpoint(self.checkpoints, folder, iteration, same_plan), self.args.save
+    into, save = Checkpointer(folder, self.model) if self.args.finetune else self.checkpoints, self.args.save
+    got = load_checkpoint(into, folder, iteration, same_plan)
     if save: together(self.checkpoints.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
-    if got.optimizer:
-        self.step = self.pipeline.steps = got.iteration
-        self.samples = got.state.get('samples', got.iteration*self.plan.global_bsz)
-        if self.scaler and got.state.get('loss_scaler'): self.scaler.load_state_dict(got.state['loss_scaler'])
-    self.log.say(f"loaded {got.folder}" + (f', continuing after step {self.step}' if got.optimizer else ': weights only')
-                 + ('' if got.same_plan or not got.optimizer else '; it was saved under another plan'))
+    if self.args.finetune or not (got.optimizer or got.state): return self.log.say(f'loaded {got.folder}: weights only')
+    self.step = self.pipeline.steps = got.iteration
+    self.came_from, self.samples = got.state, got.state.get('samples', got.iteration*self.plan.global_bsz)
+    if self.scaler and got.state.get('loss_scaler'): self.scaler.load_state_dict(got.state['loss_scaler'])
+    self.log.say(f'loaded {got.folder}, continuing after step {self.step}'
+                 + ('; of an earlier version, so the moments of the optimizer start anew' if not got.optimizer else '' if got.same_plan else '; it was saved under another plan'))
+
+# %% ../../nbs/27_runtime.train.ipynb #3c40710e
+@patch
+def _go_on(self:Trainer):
+    "Settle the schedule, and say what has changed since the checkpoint"
+    self.schedule = self.args.agreed_schedule(self.came_from.get('schedule'), self.total)
+    if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
 
 # %% ../../nbs/27_runtime.train.ipynb #3ea5643d
 class Tracer:
@@ -410,6 +437,7 @@ def _start(self:Trainer, train):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
+    self._go_on()
     try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
     except OSError as e: raise GalvatronError(f'{folder}: nothing can be written there ({e.strerror})') from None
     n = min(a.profile, self.total-self.step) if self.model.place.me==0 else 0
@@ -461,7 +489,8 @@ def _loop(self:Trainer, batches, valid):
     a, mark = self.args, Late(self.device)
     for mb in batches:
         self.tracer.before(self.step)
-        lr, (loss, norm) = a.lr_of(self.step, self.total), self.train_step(mb)
+        (lr,_), (loss, norm) = rates_at(self.schedule, self.step), self.train_step(mb)
+        self._say_held()
         now = Late(self.device, loss, norm)
         self._settle()
         self.pending, mark = (self.step, self.samples, lr, now, mark), now
@@ -524,6 +553,7 @@ def train(
     try:
         samples = datasets(spec, plan, args, data)                     # before the model is built: it may be large, and there may be no data
         trainer = Trainer(spec, plan, args, options)
+        trainer.data = data
         trainer.reading = dict(kind=data.dataloader_type, seed=args.seed, num_workers=data.num_workers)
         return trainer.fit(*samples)
     except Exception as e:

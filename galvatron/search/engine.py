@@ -9,7 +9,7 @@ __all__ = ['ONE_BYTE', 'FIRST_SHEET', 'PLAN_COLUMNS', 'CLOSE', 'HELPS', 'ARITHME
            'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
-import heapq, time
+import heapq, sys, time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -737,12 +737,14 @@ def _from_usual_places(
     model_type:str, # Family of the model
     load, # f(folder) -> profile; raises GalvatronError where there is none
 ):
-    "The first profile that is found; the error of the first place where none is"
+    "The first profile that is found; the error of the first place where none is, and what to do"
     error = None
     for place in USUAL[kind]:
-        try: return load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
-        except GalvatronError as e: error = error or e
-    raise error
+        try: found = load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
+        except GalvatronError as e: error = error or e; continue
+        if kind=='hardware' and place is USUAL[kind][-1]: print(f'galvatron: warning: no profile of your cluster is here; this one came with Galvatron: {found.name}', file=sys.stderr)
+        return found
+    raise GalvatronError(f"{error}; galvatron profile-{kind} measures {'the cluster' if kind=='hardware' else 'the model'}, --analytic h200 (h100, a100) takes formulas")
 
 # %% ../../nbs/12_search.engine.ipynb #508d9986
 def _read_hardware(args:SearchArgs, spec:ModelSpec) -> HardwareProfile:
