@@ -14,7 +14,7 @@ __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'QUICK
            'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
-import argparse, difflib, io, json, math, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
+import argparse, difflib, functools, io, json, math, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -55,12 +55,14 @@ def _add(group, f, hint, comment):
     if on: group.add_argument(*new(both(f'no_{f.name}')), dest=f.name, action='store_false', default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 # %% ../nbs/60_cli.ipynb #f56de06e
+_comments = functools.cache(docments) # to read the source is nearly all of making a parser
+
 def add_arguments(
     parser, # An `argparse` parser
     dc, # A dataclass; its docstring is the heading
 ):
     "Add an argument for each field of a dataclass"
-    group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),docments(dc)
+    group,hints,comments = parser.add_argument_group(dc.__doc__ or dc.__name__),get_type_hints(dc),_comments(dc)
     for f in fields(dc):
         if f.init: _add(group, f, hints[f.name], comments.get(f.name))
 

@@ -106,21 +106,18 @@ def tensor_parallel_mlp():
         lay, k = place.layout(strategy), strategy.width
         xl = lay.local(x, place.me).clone().requires_grad_()
         u, d, b = (v.chunk(k, dim)[t].clone().requires_grad_() for v,dim in ((up,0), (down,1), (bias,0)))
-        for fused in ([False,True] if options.sequence_parallel else [False]):
-            for v in (xl, u, d, b): v.grad = None
-            with C.count_collectives() as seen:
-                if fused: h, = C.gather_linears(xl, g, [u], [b])
-                else: h = F.linear((C.gather_in if options.sequence_parallel else C.copy_in)(xl, g), u, b)
-                y = (C.scatter_out if options.sequence_parallel else C.reduce_out)(F.linear(h.relu(), d), g)
-                y.sin().sum().backward()
-            if options.sequence_parallel: assert (seen.count('all_gather'), seen.count('reduce_scatter'))==(2+fused, 2)
-            else: assert seen.table()=={C.Call('all_reduce', k, y.nbytes):2}
-            torch.testing.assert_close(xl.grad, lay.local(whole[0].grad, place.me), **close)
-            for local,full,dim in (u, whole[1], 0), (d, whole[2], 1), (b, whole[3], 0):
-                grads = local.grad.clone()
-                peers = next(c for c in zip(*strategy.groups(place.N)[0]) if place.me in c)
-                if len(peers)>1: dist.all_reduce(grads, group=place.group(peers))
-                torch.testing.assert_close(grads, full.grad.chunk(k, dim)[t], **close)
+        with C.count_collectives() as seen:
+            h = F.linear((C.gather_in if options.sequence_parallel else C.copy_in)(xl, g), u, b)
+            y = (C.scatter_out if options.sequence_parallel else C.reduce_out)(F.linear(h.relu(), d), g)
+            y.sin().sum().backward()
+        if options.sequence_parallel: assert (seen.count('all_gather'), seen.count('reduce_scatter'))==(2, 2)
+        else: assert seen.table()=={C.Call('all_reduce', k, y.nbytes):2}
+        torch.testing.assert_close(xl.grad, lay.local(whole[0].grad, place.me), **close)
+        for local,full,dim in (u, whole[1], 0), (d, whole[2], 1), (b, whole[3], 0):
+            grads = local.grad.clone()
+            peers = next(c for c in zip(*strategy.groups(place.N)[0]) if place.me in c)
+            if len(peers)>1: dist.all_reduce(grads, group=place.group(peers))
+            torch.testing.assert_close(grads, full.grad.chunk(k, dim)[t], **close)
 
 def ulysses_exchange():
     strategy = S(2, ulysses=True)

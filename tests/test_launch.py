@@ -70,3 +70,14 @@ def test_torchrun_passes_on_the_exit_code_without_noise(tmp_path, capfd):
     try: assert torchrun([], 2, timeout=60, module='refusing_module')==2
     finally: os.environ['PYTHONPATH'] = old
     assert time.time()-t<40 and capfd.readouterr().err.strip()=='galvatron: error: no'
+
+@pytest.mark.slow
+def test_a_rank_that_cannot_be_asked_to_end_is_killed(tmp_path):
+    "As one is whose GPU waits for a message of the rank that failed"
+    (tmp_path/'deaf_module.py').write_text('import os, signal, sys, time\nif os.environ["RANK"]=="1": time.sleep(3); sys.exit(1)\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: pass\n')
+    before, old, t = children(), os.environ.get('PYTHONPATH', ''), time.time()
+    os.environ['PYTHONPATH'] = f'{tmp_path}{os.pathsep}{old}'
+    try: assert torchrun([], 2, timeout=300, module='deaf_module')==1
+    finally: os.environ['PYTHONPATH'] = old
+    print(f'{time.time()-t:.0f} s')
+    assert 30<time.time()-t<60 and not children()-before

@@ -39,15 +39,14 @@ def _cut(n:int, k:int, i:int)->tuple:
 # %% ../../nbs/30_checkpoint.distributed.ipynb #1a982428
 def local_box(p)->tuple: # (offsets in the whole tensor at rest, local tensor without gradient)
     "Where the local part of a parameter lies in the whole tensor at rest"
-    p = p.detach()
-    if not isinstance(p, DTensor): return (0,)*p.dim(), p
+    if not isinstance(p, DTensor): return (0,)*p.dim(), p.detach()
     lo, n, at = [0]*p.dim(), list(p.shape), p.device_mesh.get_coordinate()
     for d in reversed(range(p.device_mesh.ndim)):
         dim = getattr(p.placements[d], 'dim', None) # replicated dimensions have none
         if dim is None: continue
         start, n[dim] = _cut(n[dim], p.device_mesh.size(d), at[d])
         lo[dim] += start
-    return tuple(lo), p.to_local()
+    return tuple(lo), p.to_local().detach()
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #67e77f2b
 def rectangles(

@@ -376,7 +376,7 @@ def last_of(t:LayerType) -> LayerType:
 
 def token_mib(t:LayerType, setting:Setting) -> float:
     "Activations of a micro-batch between two layers, all ranks together, MiB"
-    return setting.micro_bsz*sum(n*width for n,width in passed(setting.spec, t))*compute_bytes(setting.options)/MIB
+    return setting.recall(('tokens', t), lambda: setting.micro_bsz*sum(n*width for n,width in passed(setting.spec, t))*compute_bytes(setting.options)/MIB)
 
 def relayout(
     a:Layout, # Layout of the layer before

@@ -13,6 +13,8 @@ from math import prod
 import torch
 from fastcore.basics import patch
 
+from .groups import time_limit
+
 # %% ../../nbs/22a_runtime.direct.ipynb #4bf95942
 SLOTS, ALIGN = 2, 256 # messages under way; bytes between the starts of tensors
 
@@ -24,8 +26,9 @@ class DirectWire:
         shapes:list, # of the tensors of a message
         dtype:torch.dtype, # theirs
         device, # of this rank
+        limit_ms:int=0, # how long to wait for a flag; 0: for ever
     ):
-        self.handle, self.me, self.shapes, self.dtype, self.count = handle, me, shapes, dtype, 0
+        self.handle, self.me, self.shapes, self.dtype, self.limit_ms, self.count = handle, me, shapes, dtype, limit_ms, 0
         self.stream = torch.cuda.Stream(device, priority=-1) if torch.device(device).type=='cuda' else None
 
     @staticmethod
@@ -50,9 +53,9 @@ def send(self:DirectWire, xs):
     k, theirs = self._slot(1-self.me)
     if self.stream: self.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(self.stream) if self.stream else nullcontext():
-        if not first: self.handle.wait_signal(1-self.me, SLOTS+k)
+        if not first: self.handle.wait_signal(1-self.me, SLOTS+k, self.limit_ms)
         for x,y in zip(xs, theirs): y.copy_(x)
-        self.handle.put_signal(1-self.me, k)
+        self.handle.put_signal(1-self.me, k, self.limit_ms)
     for x in xs: self.stream and x.record_stream(self.stream)         # not to be used again before it has left
 
 @patch
@@ -60,9 +63,9 @@ def receive(self:DirectWire, xs):
     "A function that waits for the next message and copies it into `xs`"
     def wait():
         k, mine = self._slot(self.me)
-        self.handle.wait_signal(1-self.me, k)
+        self.handle.wait_signal(1-self.me, k, self.limit_ms)
         for x,y in zip(xs, mine): x.copy_(y)
-        self.handle.put_signal(1-self.me, SLOTS+k)
+        self.handle.put_signal(1-self.me, SLOTS+k, self.limit_ms)
         return xs
     return wait
 
@@ -92,6 +95,7 @@ def direct_wire(
     import torch.distributed._symmetric_memory as symmetric
     buffer = symmetric.empty(SLOTS*DirectWire.size(shapes, dtype), dtype=torch.uint8, device=device)
     handle = symmetric.rendezvous(buffer, group.group_name)
-    wire = DirectWire(handle, group.rank(), shapes, dtype, device)
+    limit = time_limit()
+    wire = DirectWire(handle, group.rank(), shapes, dtype, device, round(limit.total_seconds()*1e3) if limit else 0)
     wire.buffer = buffer                                              # as long as the wire
     return wire
