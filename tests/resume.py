@@ -110,7 +110,10 @@ def run_cases(do, folder, cases):
 # --- one rank fails, files are damaged, saving in the background
 
 def keep_going(folder):
-    "Saves in the background, with a limit on how many are kept; an error on one rank is one on all and leaves what was there"
+    "Goes on to the last bit under each kind of data parallelism. Saves in the background, with a limit on how many are kept; an error on one rank is one on all and leaves what was there"
+    for dp_type,embed_sdp in ('ddp', False), ('zero2', True), ('zero3', True): # 1003 words that four ranks do not divide
+        layers = (LayerStrategy(dp_type=dp_type), LayerStrategy(2, dp_type=dp_type), LayerStrategy(dp_type='zero3'), LayerStrategy(dp_type=dp_type, recompute=True))
+        save_case(Path(folder).parent/'kinds', dp_type, 'llama', Plan(layers, VocabStrategy(embed_sdp=embed_sdp), global_bsz=BSZ, default_dp_type=dp_type), RunOptions('fp64'))
     plan = Plan((LayerStrategy(dp_type='zero3'),)*4, pp_deg=2, chunks=2, global_bsz=BSZ)
     model, optimizer = make('gpt', plan, RunOptions('fp64'))
     saver = Checkpointer(folder, model, optimizer, keep_last=2, asynchronous=True)
@@ -118,13 +121,14 @@ def keep_going(folder):
         train(model, optimizer, [i])
         saver.save(i)
         if i==3: truth = {k:v.clone() for k,v in views(model, optimizer).items()}
-        train(model, optimizer, [10+i]) # while it is being written
+        after, = train(model, optimizer, [10+i]) # while it is being written
     saver.wait()
     assert list(iterations(folder))==[2, 3] and not any(r['problems'] for r in show(folder, contents=True))
     again, again_opt = make('gpt', plan, RunOptions('fp64'), seed=3)
     loader = Checkpointer(folder, again, again_opt)
     assert loader.load().iteration==3
     assert all(torch.equal(v, truth[k]) for k,v in views(again, again_opt).items())
+    assert train(again, again_opt, [13, 14])[0]==after                  # as the first run went on, to the last bit
     fails_on_one_rank(loader)
     dist.barrier()
     assert list(iterations(folder))==[2, 3] and not list(Path(folder).glob('.*.tmp'))

@@ -24,35 +24,28 @@ from resume import BSZ, CONFIGS, draw, keep_going, make, memory_of_conversion, m
 
 def plan(*layers, **kw): return Plan(tuple(layers), global_bsz=BSZ, **kw)
 
-def cases(world, rounds, source=None):
-    "Random plans for a world; each loads what the round before saved under the same number"
-    out = []
-    for kind in ('llama', 'gpt'):
-        for i in range(rounds):
-            case = f'{kind}-{i}-on-{world}', kind, *draw(world, i)
-            out.append((f'{kind}-{i}-on-{source}', *case) if source else case)
-    return out
+def cases(world, rounds, turn):
+    "Random plans for a world; each loads what the turn before saved under the same number"
+    name = lambda kind, i, turn: f'{kind}-{i}-turn-{turn}'
+    return [(*([name(kind, i, turn-1)] if turn else []), name(kind, i, turn), kind, *draw(world, f'{i} {turn}')) for kind in ('llama', 'gpt') for i in range(rounds)]
 
-def chain(folder, rounds):
-    "Save on 4 ranks; load and save again on 8, on 2, and alone: what each rank of each world found"
-    limit, res = dict(timeout=200*(rounds+1), backend='gloo'), {}
-    res[4] = run_ranks(run_cases, 4, 'save_case', str(folder), cases(4, rounds), **limit)
-    res[8] = run_ranks(run_cases, 8, 'load_case', str(folder), cases(8, rounds, source=4), **limit)
-    res[2] = run_ranks(run_cases, 2, 'load_case', str(folder), cases(2, rounds, source=8), **limit)
-    res[1] = [run_cases('load_case', str(folder), cases(1, rounds, source=2))] # this process, without torch.distributed
-    for world,ranks in res.items():
+def chain(folder, rounds, worlds):
+    "Save on the first number of ranks; load and save again on each of the others: what each rank of each world found"
+    for turn,world in enumerate(worlds):
+        words = 'load_case' if turn else 'save_case', str(folder), cases(world, rounds, turn)
+        ranks = [run_cases(*words)] if world==1 else run_ranks(run_cases, world, *words, timeout=200*(rounds+1), backend='gloo') # one: this process, without torch.distributed
         for rank,found in enumerate(ranks):
-            assert len(found)==2*rounds or any(error for _,error in found.values())
-            for name,(_,error) in found.items(): assert error is None, f'{name}, rank {rank}:\n{error}'
+            for name,(_,error) in found.items(): assert error is None, f'{name} on {world} ranks, rank {rank}:\n{error}'
+            assert len(found)==2*rounds
 
-def test_any_plan_to_any_plan(tmp_path): chain(tmp_path, 1)
+def test_any_plan_to_any_plan(tmp_path): chain(tmp_path, 1, (2, 8, 2, 1))
 
 @pytest.mark.slow
 @pytest.mark.timeout(2400)
-def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 7) # times 2 models, times 3 loads each
+def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 4, (2, 8, 4, 8, 2, 1)) # times 2 models, times 5 loads each
 
 def test_background_and_failures(tmp_path):
-    run_ranks(keep_going, 4, str(tmp_path), timeout=120, backend='gloo')
+    run_ranks(keep_going, 4, str(tmp_path/'run'), timeout=200, backend='gloo')
 
 def test_full_disk(tmp_path):
     "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
@@ -342,6 +335,22 @@ def test_settings_of_a_resumed_run(tmp_path, capsys):
     assert 'not as in' not in capsys.readouterr().out
     assert len(run(save=None, finetune=True))==4
     with pytest.raises(GalvatronError, match='exclude each other'): run(override_opt_param_scheduler=True, use_checkpoint_opt_param_scheduler=True)
+
+class Eight(MockGPT):
+    def __len__(self): return 8
+
+@pytest.mark.parametrize('kind', ['single', 'cyclic'])
+def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
+    "Eight samples in batches of four: after two steps, or three, samples and rates go on as in the run that was not interrupted"
+    def run(**kw):
+        args = TrainArgs(train_iters=6, lr=1e-2, lr_decay_style='cosine', eval_iters=0, tensorboard=False, **kw)
+        trainer = Trainer(spec_of('gpt'), Plan((S(),)*4, global_bsz=4), args, RunOptions('fp32'))
+        trainer.reading = dict(kind=kind, seed=1)
+        trainer.fit(Eight())
+        return [(r['step'], r['loss'], r['lr']) for r in trainer.history]
+    whole = run(save=str(tmp_path), save_interval=1)
+    assert len(whole)==6 and len({loss for _,loss,_ in whole})==6
+    for at in 2, 3: assert run(load=str(tmp_path), load_iteration=at)==whole[at:]
 
 def test_wrong_folders(tmp_path):
     torch.manual_seed(0)

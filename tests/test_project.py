@@ -28,10 +28,11 @@ def test_readme_in_sync(copy):
     run(sys.executable, 'tools/readme.py', cwd=copy)
     assert (copy/'README.md').read_text()==(ROOT/'README.md').read_text(), 'run: python tools/readme.py'
 
-def test_docs_build_without_broken_links(copy):
+def test_docs_build_without_broken_links_and_can_be_read_by_all(copy):
     out = run(sys.executable, 'tools/docs.py', cwd=copy)          # the pages that the README's test has processed, if it ran
     assert 'pages' in out
     assert ' 0 broken' in run(sys.executable, 'tools/links.py', '_docs', cwd=copy)
+    assert ' 0 faults' in run(sys.executable, 'tools/accessible.py', '_docs', cwd=copy)
 
 PAGES = 'index', 'plan', 'cost.explore', 'show', 'guide/search', 'guide/zh/search', 'tutorials/quick_start'
 
@@ -67,3 +68,17 @@ def test_contributing_shows_where_the_notebooks_stand():
     for k,v in now.items(): assert abs(float(shown[k])-v)<=max(2, .1*v), f'{k}: {v} now; run: python tools/nb_stats.py --write'
     assert now['lines of an export cell, median']<=12 and now['words of prose in a module page, mean']>=500 and not now['module pages without a visible assert']
     assert now['public names used in a visible cell of their page, %']>=float(shown['public names used in a visible cell of their page, %'])-1
+
+BAD = '''<html><head><title></title></head><body><main><h2>a</h2><img src="x.png"><input id="q"><a href="b"><i></i></a><p id="q"></p><div tabindex="3"></div></main></body></html>'''
+GOOD = '''<html lang="en"><head><title>t</title></head><body><nav><h2>menu</h2></nav><main><h1>a</h1><h2>b</h2><img src="x.png" alt=""><label>Search <input></label><label for="q">n</label><input id="q"><a href="b"><img alt="home"></a></main></body></html>'''
+
+def test_what_tells_bad_pages_from_good_ones():
+    "`tools/accessible.py` runs where no browser is installed; axe, where there is one, sees more"
+    sys.path.insert(0, str(ROOT/'tools'))
+    from accessible import Page, contrast, pale, pale_themes
+    assert Page(GOOD).faults==[]
+    said = '; '.join(Page(BAD).faults)
+    for part in 'no language', 'no title', 'h2 after h0', 'without alt', 'without a label', 'a without words', 'q twice', '0 main headings', 'Tab key': assert part in said, part
+    assert contrast('#000', '#fff')==21 and pale('p { color: #999; background-color: #999 }')==['#999 on #ffffff: 2.8, less than 4.5']
+    css = (ROOT/'galvatron/page/page.css').read_text()
+    assert pale_themes(css)==[] and len(pale_themes(css.replace('#566172', '#999999')))==2
