@@ -1,15 +1,16 @@
 "What several processes show about the runtime, besides that every plan trains the same model"
-import functools, gc, warnings, weakref
+import functools, gc, math, warnings, weakref
 from collections import Counter
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from equal import CONFIGS, SEQ, assert_replicas_equal, batch, spec_of
+from equal import CONFIGS, SEQ, assert_replicas_equal, batch, box, held, spec_of, whole as put_together
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
+from galvatron.runtime.collectives import count_collectives, local
+from galvatron.runtime.groups import Place
 from galvatron.runtime.overlap import OPTIONS
-from galvatron.runtime.collectives import count_collectives
 from galvatron.runtime.optim import LossScaler, adamw, clip_grad_norm
 from galvatron.runtime.parallelise import Context
 from galvatron.runtime.schedule import Pipeline
@@ -75,6 +76,47 @@ def low_precision():
         for precision in 'bf16', 'fp16':
             assert all(abs(a-b)<.02*b for a,b in zip(losses[precision], losses['fp32'])), (kind, str(plan), losses)
         assert losses['bf16']!=losses['fp32']
+
+def reduction_in_single_precision():
+    "reduce_in_fp32 doubles the bytes of every reduction in bf16, and of nothing else; entropy_in_fp32=False changes the loss in its last digits"
+    plan, seen, losses = Plan((S(dp_type='zero3'), S(dp_type='zero3')), V(embed_sdp=True), chunks=1, global_bsz=8), {}, {}
+    for wide in False, True:
+        for entropy in True, False:
+            pipeline = Pipeline(StageModel(spec_of('llama', 2), plan, RunOptions('bf16', reduce_in_fp32=wide, entropy_in_fp32=entropy)))
+            with count_collectives() as calls: losses[wide,entropy] = pipeline.step(rows(pipeline.model)).item()
+            seen[wide] = [calls.nbytes(k) for k in ('reduce_scatter', 'all_gather')]
+    assert seen[True][0]==2*seen[False][0]>0 and seen[True][1]==seen[False][1], seen
+    assert losses[False,True]==losses[True,True] and 0<abs(losses[True,False]-losses[True,True])<.02*losses[True,True], losses
+
+def initial_weights_do_not_depend_on_the_plan():
+    "Bit by bit those of one process, on every rank; and the first loss is the logarithm of the vocabulary"
+    for kind in 'llama', 'gpt':
+        config = {k:v for k,v in CONFIGS[kind].items() if k!='initializer_range'}
+        spec = ModelSpec.from_hf(config, seq=SEQ)
+        alone = StageModel(spec, Plan((S(),)*4, global_bsz=8), RunOptions('fp32'), Place.solo())
+        truth = put_together(held(alone, lambda p: p))
+        assert abs(Pipeline(alone).step(rows(alone)).item()/math.log(spec.vocab)-1)<.02
+        for plan in Plan((S(4), S(2, consecutive=False, dp_type='zero3'), S(2, ulysses=True), S(dp_type='zero3')), V(4), global_bsz=8), Plan((S(2), S(), S(2), S()), V(2, embed_sdp=True), 2, (1, 3), global_bsz=8):
+            model = StageModel(spec, plan, RunOptions('fp32'))
+            assert all(torch.equal(t, truth[name][box(lo, t)]) for name,_,lo,t in held(model, lambda p: p)), (kind, str(plan))
+
+def large_messages_do_not_block():
+    "8 MiB between stages that compute next to nothing: both schedules, 2 and 4 stages, fewer and more micro-batches than stages"
+    forward, shapes = StageModel.forward, []
+    def light(self, x, *args):
+        y = x[0]*1 if x else local(next(self.parameters())).sum()*torch.ones(shapes[0])
+        return y.mean(dtype=torch.float64) if self.place.last else (y,)
+    StageModel.forward = light
+    try:
+        for pp,layer in (2, S(2)), (4, S()):
+            for kind in 'gpipe', 'pipedream_flush':
+                for chunks in 3, 8:
+                    pipeline = Pipeline(StageModel(spec_of('llama'), Plan((layer,)*4, V(layer.width), pp, (), kind, chunks, 4096*chunks), RunOptions('fp32')))
+                    shapes[:] = pipeline.shapes[1] or pipeline.shapes[0]
+                    assert math.prod(shapes[0])*layer.width==2**21          # single precision
+                    loss = pipeline.step([dict(tokens=None, labels=torch.zeros(1, 1, dtype=torch.long))]*chunks)
+                    assert loss.isfinite()
+    finally: StageModel.forward = forward
 
 def overflow_is_skipped():
     "An infinite gradient on one rank makes every rank skip the step and halve the scale"
@@ -182,7 +224,7 @@ def compiled_layers():
         assert abs(own[0]-own[1])<1e-12*own[0], own
     finally: torch.compile = inductor
 
-CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
+CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
          gathered_inputs_are_not_saved, two_models_at_once]
 ON_TWO = [compiled_layers] # compiling is what costs, on every rank
 

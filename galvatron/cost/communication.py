@@ -96,12 +96,12 @@ def width_collectives(
     if s.width==1: return []
     group, e = width_group(s, n), compute_bytes(options)
     if s.ulysses: return _ulysses(s, layer, batch, e, group)
-    return _tensor(s, layer, batch*layer.hidden*e, group, options.sequence_parallel, not (s.recompute or options.compile))
+    return _tensor(s, layer, batch*layer.hidden*e, group, options.sequence_parallel, not (s.recompute or options.compile), not options.compile)
 
 # %% ../../nbs/06_cost.communication.ipynb #2bcaba5c
 POST_NORM = 'bert_enc', # layers that end in a norm
 
-def _tensor(s, layer, per_token, group, sp, regather):
+def _tensor(s, layer, per_token, group, sp, regather, stops):
     "Regions of a tensor-parallel layer; `per_token` is bytes of one position of the whole group's batch"
     x, regions, out = layer.seq*per_token, 3 if layer.cross_seq else 2, []
     def add(op, n, phase, nbytes=x):
@@ -119,7 +119,7 @@ def _tensor(s, layer, per_token, group, sp, regather):
         if not sp: add('all_reduce', 1, 'backward', c)
     if s.recompute:
         if sp: add(enter, regions, 'recompute')
-        add(leave, regions-(layer.name not in POST_NORM), 'recompute') # it stops where nothing more is needed, which a norm behind the last sum is
+        add(leave, regions-(stops and layer.name not in POST_NORM), 'recompute') # it stops where nothing more is needed, which a norm behind the last sum is
         if sp and layer.cross_seq: add('all_gather', 1, 'recompute', layer.cross_seq*per_token)
     return out
 

@@ -152,7 +152,7 @@ def add_copies(
     for part in ('forward', 'backward') if often else ('start',) if group>1 else (): getattr(cost, part)['parameter copies'] = fill/rate
     reduce = 'finish' if o.async_grad_reduce else 'backward'
     if group>1: getattr(cost, reduce)['gradient copies'] = (params*(compute+grad) + shard*(grad+master)*(master!=grad))/rate
-    elif master!=compute: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*master+compute)/rate, 0.0)
+    if group==1 or o.async_grad_reduce: cost.backward['gradient copies'] = np.where(setting.accumulate, params*(2*(master if group==1 else grad)+compute)/rate, 0.0)
     if not setting.profile.meta.get('clipping'): cost.finish['gradient norm'] = shard*master/rate
 
 # %% ../../nbs/07_cost.layer.ipynb #7750965f

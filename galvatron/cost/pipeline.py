@@ -478,7 +478,7 @@ def stage_turns(
 # %% ../../nbs/08_cost.pipeline.ipynb #df851beb
 @patch(as_prop=True)
 def bound(self:StagePrediction) -> dict:
-    "MiB by term in the additive form that the search uses, never less than the peak"
+    "MiB by term in additive form, never less than the peak"
     c = self.cost
     out = dict(c.states)
     for part, n in ((c.activation, self.in_flight), (c.transient, 1)):

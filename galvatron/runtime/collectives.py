@@ -180,13 +180,11 @@ def _label_columns(labels:Tensor, first:int, k:int):
     idx = labels-first
     return idx.clamp(0, k-1)[:,None], (idx>=0)&(idx<k)
 
-def _wide(dtype, fp32:bool): return torch.promote_types(dtype, torch.float32) if fp32 else dtype
-
 # %% ../../nbs/22_runtime.collectives.ipynb #c40e3aa4
 def _token_stats(logits, labels, first, vocab, fp32, chunk):
     "[2, tokens]: log-sum-exp over the real columns held here, and the label's logit if it is among them, else 0"
     z = _real(logits, first, vocab)
-    out = logits.new_zeros(2, len(logits), dtype=_wide(logits.dtype, fp32))
+    out = logits.new_zeros(2, len(logits), dtype=torch.promote_types(logits.dtype, torch.float32) if fp32 else logits.dtype)
     out[0] = -torch.inf
     if not z.shape[1]: return out
     for rows in _blocks(z, chunk): out[0,rows] = fused(_lse, z[rows], out.dtype)
