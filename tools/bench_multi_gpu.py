@@ -185,10 +185,10 @@ def predicted(spec, plan, options, args):
 
 # ---- plans under memory budgets
 
-BUDGETS = [('llama-1b-32k 8x4096', 24), ('llama-3b 8x4096', 40), ('llama-3b 8x4096', 80), ('llama-7b 8x4096', 80)] # model and batch, GiB of a GPU
+BUDGETS = [('llama-3b 8x4096', 40), ('llama-1b-32k 8x4096', 24), ('llama-7b 8x4096', 80), ('llama-3b 8x4096', 80)] # model and batch, GiB of a GPU
 
 def budget_plans(spec, gib, bsz, options, args):
-    "The plan that the search chooses, and of each kind of uniform plan the one that is predicted to be fastest within the budget: (name, plan)"
+    "The plan that the search chooses, and the three best of the uniform plans that are the fastest of their kind within the budget, as predicted: (name, plan)"
     from galvatron.cost.pipeline import predict
     from galvatron.plan import LayerStrategy as L, Plan, VocabStrategy as V
     from galvatron.search.engine import search
@@ -204,11 +204,8 @@ def budget_plans(spec, gib, bsz, options, args):
             for r in (0, n//4, n//2, n):
                 p = Plan(tuple(replace(layer, recompute=i<r) for i in range(n)), vocab, **dict(dict(global_bsz=bsz, default_dp_type='zero2', chunks=chunks), **kw))
                 if not p.violations(w, spec, options): yield predict(p, spec, hw, mp, options, gib*1024), f'c{chunks} r{r}', p
-    out = [('search', got.plan)] if got.plan else []
-    for kind,(layer,vocab,kw) in kinds.items():
-        fits = [v for v in variants(layer, vocab, kw) if v[0].fits]
-        if fits: best = min(fits, key=lambda v: v[0].iteration_ms); out.append((f'{kind} {best[1]}', best[2]))
-    return out
+    best = [(v[0].iteration_ms, f'{kind} {v[1]}', v[2]) for kind,how in kinds.items() for v in sorted((v for v in variants(*how) if v[0].fits), key=lambda v: v[0].iteration_ms)[:1]]
+    return ([('search', got.plan)] if got.plan else []) + [b[1:] for b in sorted(best, key=lambda b: b[0])[:3]]
 
 def budgets(args, world, rank, save):
     "Plans under budgets: predicted, then run"
@@ -261,9 +258,9 @@ def trainers(args, n):
     from rivals import run
     rows, case = [], Case.parse('llama-1b-32k 8x4096', args.tiny)
     for plan,theirs in (('zero3', 'torchtitan'), ('tp-sp', 'torchtitan-tp')):
-        for who in ('ours', theirs)*2:
+        for who in ('ours', theirs)*args.turns:
             t = time.time()
-            if who!='ours': row = run(who, case, 4 if args.tiny else 12, 120, n)
+            if who!='ours': row = run(who, case, 4 if args.tiny else 12, 90, n)
             else:
                 own = Path(args.out)/'turn'
                 cmd = [sys.executable, __file__, '--out', str(own), '--parts', 'speed', '--plans', plan, '--nproc', str(n)] + ['--compile']*args.compile + ['--tiny']*args.tiny
@@ -355,6 +352,7 @@ def main():
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
     ap.add_argument('--seconds', type=float, default=400, help='no new plan is begun after this long in the speed part')
+    ap.add_argument('--turns', type=int, default=1, help='blocks of each trainer')
     ap.add_argument('--trace', action='store_true', help='record where the time of a step goes under each speed plan')
     ap.add_argument('--compile', action='store_true')
     ap.add_argument('--tiny', action='store_true')

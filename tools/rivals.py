@@ -1,6 +1,6 @@
 """The same steps by other trainers: one block of steps in a process of its own, its figures as the last line of output
 
-    python tools/rivals.py torchtitan 'llama-1b 4x4096'       # its Trainer.train_step: compile of layers and loss, chunked loss, CUDA graphs, fused AdamW, FSDP2 on one rank
+    python tools/rivals.py torchtitan 'llama-1b 4x4096'       # its Trainer.train_step: compile of layers and loss, chunked loss where PyTorch is new enough, CUDA graphs, fused AdamW, FSDP2 on one rank
     python tools/rivals.py hf 'llama-1b 4x4096'               # transformers' Trainer with torch_compile, bf16, fused AdamW
     python tools/rivals.py ours 'llama-1b 4x4096'
 
@@ -93,7 +93,10 @@ def titan_config(case, spec, attention, graphs, tp, folder):
         def encode(self, *a, **k): return []
         def decode(self, *a, **k): return ''
         def get_vocab_size(self): return spec.vocab
-    return Trainer.Config(model_spec=titan_spec(spec, attention), loss=ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config(global_vocab_size=spec.vocab)),
+    import torch
+    loss = CrossEntropyLoss.Config(global_vocab_size=spec.vocab)
+    if torch.__version__>="2.12": loss = ChunkedLossWrapper.Config(loss_fn=loss)            # with 2.11 its backward reads weights that FSDP2 has let go
+    return Trainer.Config(model_spec=titan_spec(spec, attention), loss=loss,
         tokenizer=NoTokenizer.Config(), dataloader=NoData.Config(), optimizer=default_adamw(lr=1e-4), dump_folder=folder,
         parallelism=ParallelismConfig(tensor_parallel_degree=tp, spmd_backend='partial_dtensor'), # the others need a newer PyTorch than 2.11
         training=TrainingConfig(local_batch_size=case.batch*tp//case.chunks//int(os.environ['WORLD_SIZE']), global_batch_size=case.batch, seq_len=spec.seq, steps=1000, disable_cuda_graphs=not graphs),
