@@ -303,7 +303,7 @@ def test_iterations_of_earlier_versions(tmp_path, capsys):
         t = trainer(load_iteration=asked)
         assert (t.step, t.samples)==(got, got*BSZ) and equal_to(hf[got], t.model)
     assert 'moments of the optimizer start anew' in capsys.readouterr().out
-    assert main(['checkpoint', 'show', str(old)])==2 and "iterations 9, 30 of an earlier version's distributed save; train --load reads them" in capsys.readouterr().err
+    assert main(['checkpoint', 'show', str(old)])==2 and "an earlier version's distributed save (iterations: 9, 30); train --load reads it" in capsys.readouterr().err
     assert trainer().fit(MockGPT())['step']==31
     with pytest.raises(GalvatronError, match='no iteration 10 .there are: 9, 30'): trainer(load_iteration=10)
     with pytest.raises(GalvatronError, match='saved under another plan.*(?s:.)*on 16 ranks'): trainer(load_distributed=True)

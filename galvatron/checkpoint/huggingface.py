@@ -246,7 +246,7 @@ def held_instead(
     path, # a folder without checkpoints
 )->str|None: # None if it is nothing known
     "What a folder holds in place of checkpoints of this version, and what reads that"
-    if old := earlier_saves(path): return f"iterations {', '.join(map(str, old))} of an earlier version's distributed save; train --load reads them, and --save writes them anew"
+    if old := earlier_saves(path): return f"an earlier version's distributed save (iterations: {', '.join(map(str, old))}); train --load reads it, and --save writes it anew"
     if any(_prefix(f.stem) is not None for f in Path(path).glob('*.pt')): return "the layer files of an earlier version's h2g; train --load reads them, and --save writes them anew"
     if is_pretrained(path): return 'a Hugging Face folder; train --load reads it, and convert h2g makes a checkpoint of it'
 
