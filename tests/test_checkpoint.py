@@ -195,11 +195,13 @@ def identity(source, tmp_path):
     every = (slice(None),)
     assert b.keys()<=a.keys() and all(torch.equal(a[n].read(every), t.read(every)) for n,t in b.items())
 
-@pytest.mark.parametrize('name', FOLDERS)
+IN_AND_OUT = FOLDERS|{kind: dict(FOLDERS['qwen'], model_type=kind, head_dim=8) for kind in ('qwen3', 'mistral')}
+
+@pytest.mark.parametrize('name', IN_AND_OUT)
 @pytest.mark.parametrize('safe', [True, False], ids=['safetensors', 'bin'])
 def test_in_and_out(name, safe, tmp_path):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS[name])).to(torch.float32 if safe else torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**IN_AND_OUT[name])).to(torch.float32 if safe else torch.bfloat16)
     model.save_pretrained(tmp_path/'hf', max_shard_size='100KB')
     if not safe:
         for f in (tmp_path/'hf').glob('*.safetensors*'): f.unlink()
