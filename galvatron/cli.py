@@ -573,8 +573,10 @@ class CheckpointShowArgs:
 @command('checkpoint show', 'Look', 'list the checkpoints in a folder')
 def checkpoint_show(argv):
     from galvatron.checkpoint.distributed import show, show_text
+    from galvatron.checkpoint.huggingface import check_ours
     about = 'List the checkpoints in a folder, and say whether they are whole.\n\n  galvatron checkpoint show checkpoints'
     args,out,pos,_ = parse('checkpoint show', argv, CheckpointShowArgs, OutputArgs, about=about, folder='Folder that --save named')
+    check_ours(pos.folder)
     rows = show(pos.folder, args.contents)
     say(show_text(pos.folder, args.contents, rows), checkpoint_facts(rows), out)
 
@@ -587,8 +589,10 @@ def checkpoint_facts(
 @command('checkpoint verify', 'Look', 'read every file, and compare checksums')
 def checkpoint_verify(argv):
     from galvatron.checkpoint.distributed import show, verify
+    from galvatron.checkpoint.huggingface import check_ours
     about = 'Read every file of every checkpoint, and compare checksums; exit code 2 if one is damaged.\n\n  galvatron checkpoint verify checkpoints'
     out,pos,_ = parse('checkpoint verify', argv, OutputArgs, about=about, folder='Folder that --save named')
+    check_ours(pos.folder)
     rows = show(pos.folder, contents=True)
     if out.json: say('', checkpoint_facts(rows), out)
     text = verify(pos.folder, rows)

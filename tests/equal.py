@@ -21,6 +21,7 @@ CONFIGS = dict( # 8 query heads, 2 key heads; a vocabulary that nothing divides
     llama=dict(model_type='llama', vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, initializer_range=.1),
     qwen3=dict(model_type='qwen3', vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=2, head_dim=8, initializer_range=.1),
     gpt=dict(model_type='gpt2', vocab_size=61, n_embd=32, n_layer=4, n_head=8, n_positions=SEQ, attn_pdrop=0., resid_pdrop=0., embd_pdrop=0., initializer_range=.1))
+CONFIGS |= dict(qwen2=dict(CONFIGS['llama'], model_type='qwen2'), mistral=dict(CONFIGS['llama'], model_type='mistral', sliding_window=5)) # biases of queries, keys and values; a window
 CONFIGS |= dict( # what six ranks divide
     llama6=dict(CONFIGS['llama'], hidden_size=48, num_attention_heads=12, num_key_value_heads=6),
     gpt6=dict(CONFIGS['gpt'], n_embd=48, n_head=12, n_positions=24))

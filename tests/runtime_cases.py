@@ -6,6 +6,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from equal import CONFIGS, SEQ, assert_replicas_equal, batch, box, held, spec_of, whole as put_together
+from galvatron.cost.pipeline import in_flight
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.collectives import count_collectives, local
@@ -158,6 +159,35 @@ def nothing_stays_alive():
     gc.collect()
     assert refs and not any(r() is not None for r in refs) and not loss.requires_grad
 
+def stages_hold_what_the_schedule_says():
+    "Activations of a layer that are alive at once: as many as the cost model counts for the stage"
+    found = {}
+    for pp,layer in (4, S()), (2, S(2)), (1, S(4)):
+        for kind in 'gpipe', 'pipedream_flush':
+            model = StageModel(spec_of('llama'), Plan((layer,)*4, V(layer.width), pp, (), kind, 6, 24), RunOptions('fp32'))
+            pipeline, refs, most = Pipeline(model), [], [0]
+            def note(m, a, out):
+                refs.append(weakref.ref(out[0] if isinstance(out, tuple) else out))
+                most[0] = max(most[0], sum(r() is not None for r in refs))
+            model.units[0].module.register_forward_hook(note)
+            pipeline.step(rows(model))
+            found[pp,kind] = len(refs), most[0], in_flight(model.place.stage, pp, 6, kind)
+    assert all(n==6 and most==want for n,most,want in found.values()), found
+
+def zero3_gathers_one_layer_at_a_time():
+    "While a unit runs, forward or backward, no other one has whole parameters; after a backward nobody has whole gradients if each is reduced"
+    model = StageModel(spec_of('llama'), Plan((S(dp_type='zero3'),)*4, V(embed_sdp=True), chunks=2, global_bsz=8), RunOptions('fp32', async_grad_reduce=False))
+    found = []
+    def whole_units(): return sum(not isinstance(next(u.module.parameters()), DTensor) for u in model.units)
+    def note(m, a, out):
+        found.append(whole_units())
+        if out.requires_grad: out.register_hook(lambda g: found.append(whole_units()))
+    assert all(u.sharded for u in model.units)
+    for u in model.units[1:-1]: u.module.register_forward_hook(note)
+    Pipeline(model).step(rows(model))
+    assert len(found)==2*2*4 and max(found)==1 and whole_units()==0, found
+    assert all(p.grad.to_local().numel()<=-(-p.shape[0]//4)*p[0].numel() for p in model.parameters())
+
 def gathered_inputs_are_not_saved():
     "Megatron-SP: between forward and backward a layer holds slices only"
     model = StageModel(spec_of('llama'), Plan((S(4),)*4, V(4), global_bsz=4), RunOptions('fp32', sequence_parallel=True))
@@ -225,7 +255,7 @@ def compiled_layers():
     finally: torch.compile = inductor
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
-         gathered_inputs_are_not_saved, two_models_at_once]
+         gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_at_a_time]
 ON_TWO = [compiled_layers] # compiling is what costs, on every rank
 
 def run_all(cases):

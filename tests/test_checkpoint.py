@@ -15,6 +15,7 @@ from galvatron.checkpoint.huggingface import g2h, h2g, load_pretrained, open_wei
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.arguments import TrainArgs, lr_at
+from galvatron.runtime.groups import Place
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.optim import adamw
 from galvatron.runtime.parallelise import recipe_of
@@ -109,8 +110,10 @@ def test_memory_while_saving_in_the_background(tmp_path, monkeypatch):
 @pytest.mark.cuda
 def test_device_memory_while_saving_in_the_background(tmp_path):
     "The copy that is written while training goes on lies on the host: pytest -m cuda tests/test_checkpoint.py -s prints the peaks"
-    model = StageModel(spec_of('gpt', n_embd=2048), plan(*[S()]*4), RunOptions('bf16'))
+    if not torch.cuda.is_available(): pytest.skip('needs a GPU')
+    model = StageModel(spec_of('gpt', n_embd=2048), plan(*[S()]*4), RunOptions('bf16'), Place.solo('cuda'))
     optimizer = adamw(model, lr=1e-4)
+    assert {p.device.type for p in model.parameters()}=={'cuda'}
     saver, peaks = Checkpointer(tmp_path/'run', model, optimizer, asynchronous=True), []
     for save in (False, False, True, True):
         torch.cuda.synchronize()
@@ -120,7 +123,9 @@ def test_device_memory_while_saving_in_the_background(tmp_path):
         peaks.append(torch.cuda.max_memory_reserved()/2**20)
         saver.wait()
     print(f'reserved, MiB: {peaks[1]:.0f} without a save, {peaks[2]:.0f} and {peaks[3]:.0f} with one')
+    assert peaks[1]>12*model.spec.params/2**20                  # weights and moments alone
     assert max(peaks[2:])<=1.2*peaks[1]
+    assert saver._host and all(t.device.type=='cpu' and t.is_pinned() for t in saver._host.values())
 
 def test_told_to_leave(tmp_path):
     "SIGTERM to the command: the ranks save after a step they agree on, and one command line says start and resume"
@@ -190,11 +195,13 @@ def identity(source, tmp_path):
     every = (slice(None),)
     assert b.keys()<=a.keys() and all(torch.equal(a[n].read(every), t.read(every)) for n,t in b.items())
 
-@pytest.mark.parametrize('name', FOLDERS)
+IN_AND_OUT = FOLDERS|{kind: dict(FOLDERS['qwen'], model_type=kind, head_dim=8) for kind in ('qwen3', 'mistral')}
+
+@pytest.mark.parametrize('name', IN_AND_OUT)
 @pytest.mark.parametrize('safe', [True, False], ids=['safetensors', 'bin'])
 def test_in_and_out(name, safe, tmp_path):
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS[name])).to(torch.float32 if safe else torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**IN_AND_OUT[name])).to(torch.float32 if safe else torch.bfloat16)
     model.save_pretrained(tmp_path/'hf', max_shard_size='100KB')
     if not safe:
         for f in (tmp_path/'hf').glob('*.safetensors*'): f.unlink()
@@ -298,6 +305,7 @@ def test_iterations_of_earlier_versions(tmp_path, capsys):
         t = trainer(load_iteration=asked)
         assert (t.step, t.samples)==(got, got*BSZ) and equal_to(hf[got], t.model)
     assert 'moments of the optimizer start anew' in capsys.readouterr().out
+    assert main(['checkpoint', 'show', str(old)])==2 and "an earlier version's distributed save (iterations: 9, 30); train --load reads it" in capsys.readouterr().err
     assert trainer().fit(MockGPT())['step']==31
     with pytest.raises(GalvatronError, match='no iteration 10 .there are: 9, 30'): trainer(load_iteration=10)
     with pytest.raises(GalvatronError, match='saved under another plan.*(?s:.)*on 16 ranks'): trainer(load_distributed=True)
@@ -352,12 +360,14 @@ def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
     assert len(whole)==6 and len({loss for _,loss,_ in whole})==6
     for at in 2, 3: assert run(load=str(tmp_path), load_iteration=at)==whole[at:]
 
-def test_wrong_folders(tmp_path):
+def test_wrong_folders(tmp_path, capsys):
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**FOLDERS['llama']))
     model.save_pretrained(tmp_path)
     with pytest.raises(GalvatronError, match='holds a llama_hf model, not gpt'): h2g(tmp_path, tmp_path/'g', 'gpt_hf')
     data = (tmp_path/'model.safetensors').read_bytes()
+    for line in 'checkpoint show', 'checkpoint verify', 'convert g2h --output_path new':
+        assert main([*line.split(), str(tmp_path)])==2 and 'no checkpoint of this version here, but a Hugging Face folder; train --load reads it' in capsys.readouterr().err
     (tmp_path/'model.safetensors').write_bytes(data[:1000])
     with pytest.raises(GalvatronError, match='model.safetensors: cannot be read'): h2g(tmp_path, tmp_path/'g')
     state = {k.replace('up_proj', 'down_hill'):v for k,v in model.state_dict().items()}

@@ -35,6 +35,8 @@ FOUR = [
     ('4 stages, 1F1B',            'llama', plan(d1, re(d1), z1, d1, pp=4, chunks=8), opt()),
     ('4 stages, 2 micro-batches', 'llama', plan(d1, d1, d1, d1, pp=4), opt()),
     ('query and key norms',       'qwen3', plan(z2, d4, u2, far, vtp=2), opt()),
+    ('biases, SP',                'qwen2', plan(z2, re(d4), u2, far, vtp=2), opt(sp=True)),
+    ('sliding window, 2 stages',  'mistral', plan(d2, re(z1), u2, d1, vtp=2, pp=2), opt()),
     ('query and key norms, SP',   'qwen3', plan(z2, d4, u2, far, vtp=4), opt(sp=True)),
     ('tied',                      'gpt', plan(z1, d2, d4, u2), opt()),
     ('tied, vtp 2, SP',           'gpt', plan(re(far), d2, d4, u4, vtp=2, sdp=1), opt(sp=True, asynchronous=False)),

@@ -79,6 +79,20 @@ def test_metrics(runs):
     assert steps[2]['lr']==pytest.approx(1e-2) and steps[-1]['lr']<1e-4
     assert len(steps[9]['measured_mib'])==2 and steps[9]['measured_ms']>0
 
+def test_tensorboard(tmp_path):
+    "Every number of metrics.jsonl under the same step; after a restart also from there on"
+    events = pytest.importorskip('tensorboard.backend.event_processing.event_accumulator', reason='tensorboard is not installed')
+    base = dict(train_iters=6, log_dir=str(tmp_path), save=str(tmp_path), eval_interval=3, tensorboard=True)
+    go('1-1-1 x4', dict(base, exit_interval=3))
+    go('1-1-1 x4', dict(base, load=str(tmp_path)))
+    read = events.EventAccumulator(str(tmp_path))
+    read.Reload()
+    shown = {k: {e.step: e.value for e in read.Scalars(k)} for k in read.Tags()['scalars']}
+    rows = records(tmp_path)
+    for key in 'loss', 'grad_norm', 'lr', 'ms', 'perplexity':
+        want = {r['step']: r[key] for r in rows if key in r}
+        assert shown[key]==pytest.approx(want, rel=1e-6) and list(want)==([3, 6] if key=='perplexity' else [1, 2, 3, 4, 5, 6]), key
+
 def several():
     "fp16 with loss scaling, a trace, memory over 300 steps, a plan with its prediction"
     import tempfile

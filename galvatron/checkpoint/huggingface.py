@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['published_names', 'PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'open_layer_files', 'open_rank_files',
            'earlier_saves', 'earlier_plan', 'earlier_schedule', 'published', 'names_of', 'from_published',
-           'to_published', 'weights_in', 'match', 'load_pretrained', 'load_checkpoint', 'hf_class', 'check_family',
-           'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes', 'h2g']
+           'to_published', 'weights_in', 'held_instead', 'check_ours', 'match', 'load_pretrained', 'load_checkpoint',
+           'hf_class', 'check_family', 'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes',
+           'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings
@@ -240,6 +241,21 @@ def weights_in(
     if is_pretrained(path): return from_published(open_weights(path), pairs)
     return from_published(open_layer_files(path) or (open_rank_files(path, spec) if spec else {}), pairs) or None
 
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #1de35d5a
+def held_instead(
+    path, # a folder without checkpoints
+)->str|None: # None if it is nothing known
+    "What a folder holds in place of checkpoints of this version, and what reads that"
+    if old := earlier_saves(path): return f"an earlier version's distributed save (iterations: {', '.join(map(str, old))}); train --load reads it, and --save writes it anew"
+    if any(_prefix(f.stem) is not None for f in Path(path).glob('*.pt')): return "the layer files of an earlier version's h2g; train --load reads them, and --save writes them anew"
+    if is_pretrained(path): return 'a Hugging Face folder; train --load reads it, and convert h2g makes a checkpoint of it'
+
+def check_ours(
+    path, # a folder in which checkpoints are looked for
+):
+    "GalvatronError if it is known to hold something else"
+    if not iterations(path) and (found := held_instead(path)): raise GalvatronError(f'{path}: no checkpoint of this version here, but {found}')
+
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #1f338a47
 # buffers that older folders carry and newer code computes
 _computed = re.compile(r'(.*\.)?(rotary_emb\.inv_freq|attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids|relative_position_index)')
@@ -399,6 +415,7 @@ def g2h(
     model_type:str=None, # our name of the family, if it should be checked
 )->Path: # the folder
     "Write a saved iteration as a Hugging Face folder; GalvatronError if the checkpoint is damaged or the folder is taken"
+    check_ours(path)
     folder, out = find_checkpoint(path, iteration), Path(out)
     facts = read_facts(folder)
     check_family(folder, model_type, facts['model']['model_type'])

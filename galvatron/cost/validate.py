@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
+from tqdm import tqdm
 
 from .pipeline import Pricer, predict
 from ..model_spec import ModelSpec
@@ -175,7 +176,7 @@ def log_ms(self:Study, z:np.ndarray, runs:list) -> np.ndarray:
 def jacobian(self:Study, z:np.ndarray, runs:list, step:float=1e-3) -> tuple: # (log times, derivative [run, unknown])
     "Finite differences; all cells are moved in one evaluation, since a run uses only its own"
     y, n, out = self.log_ms(z, runs), len(UNKNOWNS), np.zeros((len(runs), len(z)))
-    for i in range(n): out[:, i] = (self.log_ms(z+step*np.eye(len(z))[i], runs) - y)/step
+    for i in tqdm(range(n), 'unknowns', delay=2, leave=False, disable=None): out[:, i] = (self.log_ms(z+step*np.eye(len(z))[i], runs) - y)/step
     bent = Study.__new__(Study); bent.__dict__ = {**self.__dict__, 'spread': np.c_[self.spread, np.ones(len(self.cells))]}
     per_cell = (bent.log_ms(np.r_[z, step], runs) - y)/step
     for j, r in enumerate(runs): out[j, n:] = per_cell[j]*self.spread[self.cells.index(r.cell)]

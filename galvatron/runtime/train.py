@@ -96,7 +96,7 @@ class Log:
         old = [l for l in path.read_text().splitlines(True) if _step(l)<=start] if path.exists() and start else []
         self.file = open(path, 'w', buffering=1)
         self.file.writelines(old)
-        try: self.board = tensorboard and __import__('torch.utils.tensorboard', fromlist=['x']).SummaryWriter(self.folder, purge_step=start)
+        try: self.board = tensorboard and __import__('torch.utils.tensorboard', fromlist=['x']).SummaryWriter(self.folder, purge_step=start+1)
         except ImportError: pass
 
 # %% ../../nbs/27_runtime.train.ipynb #2cb050b5
