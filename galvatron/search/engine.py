@@ -215,8 +215,8 @@ def chain(
 
 # %% ../../nbs/12_search.engine.ipynb #8754730c
 ONE_BYTE = 1/MIB
-EFFORT = 8_000_000_000 # array elements that a search goes through before it stops with the best plan found
-HARD = 3_000_000_000 # and those after which a search is a hard one, for which the whole game is played
+EFFORT = 10_000_000_000 # array elements that a search goes through before it stops with the best plan found
+HARD = 4_500_000_000 # and those after which a search is a hard one, for which the whole game is played
 
 @dataclass(eq=False)
 class Engine:
@@ -412,7 +412,7 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
     bar = tqdm(desc='search', unit=' configurations', delay=2, leave=False, disable=None) # only where somebody looks, and waits
     while queue and queue[0][0] < self.cap(keep) and not self.spent(keep):
         bar.update()
-        bound, level, n, what = heapq.heappop(queue)
+        bound, level, n, what = self.next_of(queue)
         if level<4:
             for b, item in self.refine(level, what, bound, keep): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
         else:
@@ -428,6 +428,16 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
     bar.close()
     best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(min(self.lost, best[0].per_sample))) if best else np.inf
+    return best
+
+# %% ../../nbs/12_search.engine.ipynb #4d8b2735
+@patch
+def next_of(self:Engine, queue):
+    "The lowest bound; in a hard search without any plan the deepest item that may fit, so that there is one soon"
+    if self.found or self.effort.left > EFFORT-HARD: return heapq.heappop(queue)
+    best = min((q for q in queue if np.isfinite(q[0])), key=lambda q: (-q[1], *q[:3]), default=queue[0])
+    queue.remove(best)
+    heapq.heapify(queue)
     return best
 
 # %% ../../nbs/12_search.engine.ipynb #eae95c2b

@@ -590,6 +590,7 @@ def edge_bounds(
         every = [ways(chain, j, t) for t in T]
         if not all(len(w.k) for w in every): return out
         for moment in range(-1, len(chain.summed[j])):
+            chain.effort.left -= len(weights)*(STEP + out[0, 0].size)
             mems = [w.full if moment<0 else w.sums[:, moment] for w in every]
             tails = [np.maximum(chain.base[j]+chain.floor[j], chain.base[j]+w.own) if moment<0 else 0.0*w.own for w in every]
             room = chain.budget - (0.0 if moment<0 else chain.summed[j][moment][2])
@@ -768,7 +769,6 @@ def add_paths(self:Pipeline, paths):
     if not new: return False
     W, q = zip(*new)
     edges = edge_bounds(self.chain, np.array(W))
-    self.chain.effort.left -= 3*edges.size
     for content in self.exact: self.raise_edges(content, edges, np.array(W))
     if self.edges is not None: edges[:, np.isinf(self.edges[0])] = np.inf           # what is closed stays closed
     sums = [prefix_suffix(e, r[:, None]*self.chain.wire) for e, r in zip(edges, q)]
