@@ -7,6 +7,7 @@ import pytest
 
 from galvatron.runtime import launch
 
+os.environ.setdefault('OMP_NUM_THREADS', '1') # as launches set it: the processes of the suite share the cores already
 HERE = 'pidfd_open' in dir(os) and not list(Path('/dev').glob('nvidia[0-9]*')) # a forked process cannot use a GPU if its parent has touched it
 
 class Job:
@@ -76,6 +77,7 @@ def pytest_xdist_auto_num_workers(config):
     nursery.start()
     return min(4, max(2, len(os.sched_getaffinity(0))))
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
     class Scheduler(LoadScopeScheduling):
