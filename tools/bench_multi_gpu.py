@@ -6,13 +6,12 @@
 Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
 (torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
 """
-import argparse, gc, json, os, subprocess, sys, time, traceback
+import argparse, json, os, shutil, signal, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 from gpu_trace import shown, traced
-from steps import Case
+from steps import MIB, Case, free
 
-MIB = 2**20
 FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
             intermediate_size=8192, vocab_size=32000, seq=4096)
 TINY = dict(FULL, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=512, seq=64)
@@ -106,12 +105,6 @@ def mark():
 
 def between(a, b)->float: # ms
     return (b-a)*1e3 if isinstance(a, float) else a.elapsed_time(b)
-
-def free():
-    "Give everything of the last plan back before the next one is measured"
-    import torch
-    torch._dynamo.reset(); gc.collect()
-    if torch.cuda.is_available(): torch.cuda.empty_cache()
 
 def correctness(world, rank):
     "Losses and norms of 3 steps under every plan against one process alone (fp32)"
@@ -273,7 +266,6 @@ def trainers(args, n):
 
 def restart(args, n):
     "Save under one plan, go on under another, and lose a rank: what `galvatron train` does over this machine's network"
-    import signal, tempfile
     folder = Path(tempfile.mkdtemp())
     words = ['--nproc', n, '--model_type', 'llama_hf', '--hidden_size', 256, '--num_hidden_layers', 4, '--num_attention_heads', 8, '--vocab_size', 1003, '--seq_length', 128, '--mixed_precision', 'fp32', '--lr', 1e-3, '--lr_decay_style', 'constant',
              '--global_train_batch_size', 16, '--mock_data', '--eval_iters', 0, '--tensorboard', 0, '--time_limit', 200]
@@ -289,7 +281,6 @@ def restart(args, n):
         return p.returncode, text
     out = dict(codes=[finish(start('zero3', 'a', 20, 10))[0]])
     for plan in ('tp', 'pp'):
-        import shutil
         shutil.copytree(folder/'a', folder/f'{plan}0')
         out['codes'].append(finish(start(plan, plan, 30, 100, 'a'))[0])
     out['codes'].append(finish(start('zero3', 'z', 30, 100, 'a'))[0])

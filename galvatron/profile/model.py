@@ -26,6 +26,7 @@ from .arguments import ProfileModelArgs,batches_and_lengths,check_folder,widths_
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
 from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
+from ..runtime.collectives import local
 from ..runtime.groups import Place
 from ..runtime.optim import AdamW,clip_grad_norm
 from ..runtime.parallelise import attention_kernels,recipe_of
@@ -196,9 +197,6 @@ class Live(TorchDispatchMode):
 
     def _gone(self, key): self.now -= self.seen.pop(key, 0)
 
-# %% ../../nbs/05_profile.model.ipynb #842d4d92
-def _local(t): return t.to_local() if hasattr(t, 'to_local') else t
-
 # %% ../../nbs/05_profile.model.ipynb #ace62298
 @contextmanager
 def memory(device, known=()):
@@ -231,7 +229,7 @@ def _cuda_reader(device):
 def held_by(unit)->list:
     "Tensors that a unit holds for good: parameters at rest, working copies, buffers"
     params = list(unit.module.parameters())
-    return [*map(_local, params), *unit.module.buffers(), *(unit.copies.copies.values() if unit.copies else ())]
+    return [*map(local, params), *unit.module.buffers(), *(unit.copies.copies.values() if unit.copies else ())]
 
 # %% ../../nbs/05_profile.model.ipynb #1969665e
 def _flying(unit)->list:
@@ -257,7 +255,7 @@ def pass_memory(
         xs,ws = tree_leaves(x),_flying(unit) if weights else []
         g = torch.autograd.grad(y, xs+ws, gradient, allow_unused=True) # of what a layer only lets pass there is none
         _,high = read()
-        fresh = sum(_local(w).untyped_storage().nbytes() for w in g[len(xs):] if w is not None)
+        fresh = sum(local(w).untyped_storage().nbytes() for w in g[len(xs):] if w is not None)
         peak,high = peak-fresh,high-fresh
         del y,g
     return kept/MIB, (high-kept)/MIB, max(peak, high)/MIB

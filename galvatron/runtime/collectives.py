@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['start_all_gather', 'copy_in', 'reduce_out', 'gather_in', 'scatter_out', 'all_to_all', 'local', 'vocab_embed', 'fused',
-           'in_rows', 'vocab_cross_entropy', 'Call', 'count_collectives']
+           'in_rows', 'put_back', 'vocab_cross_entropy', 'Call', 'count_collectives']
 
 # %% ../../nbs/22_runtime.collectives.ipynb #81ded787
 import warnings
@@ -165,6 +165,14 @@ def in_rows(
     flat = [None if t is None else t.view(-1) for t in tensors]
     k = flat[0].numel()//_ROW*_ROW
     return [None if t is None else t[:k].view(-1, _ROW) for t in flat], [None if t is None else t[k:] for t in flat]
+
+# %% ../../nbs/22_runtime.collectives.ipynb #c4e78a1f
+def put_back(
+    flat:Tensor, # numbers of all of them, one after the other
+    tensors:list, # which get these numbers
+):
+    "Copy a flat tensor into those that it was joined from"
+    torch._foreach_copy_(tensors, [x.view_as(t) for x,t in zip(flat.split([t.numel() for t in tensors]), tensors)])
 
 # %% ../../nbs/22_runtime.collectives.ipynb #fb021a0b
 def _blocks(z:Tensor, chunk:int):

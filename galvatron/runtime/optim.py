@@ -11,23 +11,20 @@ from functools import partial
 import torch
 from fastcore.basics import patch
 from torch import Tensor, distributed as dist
-from torch.distributed.tensor import DTensor
 
 from ..plan import GalvatronError
-from .collectives import fused, in_rows
+from .collectives import fused, in_rows, local, put_back
 from .stage import StageModel, exact_gradient, renew
 
 # %% ../../nbs/26_runtime.optim.ipynb #41132cf7
-def _local(t): return t.to_local() if isinstance(t, DTensor) else t # of what needs no gradient
-
 def grad_norm(
     model:StageModel, # with complete gradients
 )->Tensor: # scalar, the same on every rank
     "Norm of the gradient of the whole model"
     by_copies = {}
     for g in model.named_global_parameters():
-        if g.param.grad is None or g.tied or not _local(g.param.grad).numel(): continue
-        by_copies.setdefault((g.copies, g.param.grad.dtype), []).append(_local(g.param.grad))
+        if g.param.grad is None or g.tied or not local(g.param.grad).numel(): continue
+        by_copies.setdefault((g.copies, g.param.grad.dtype), []).append(local(g.param.grad))
     wide = lambda dtype: torch.promote_types(dtype, torch.float32)
     squares = [torch.stack(torch._foreach_norm(gs, 2, dtype=wide(dtype))).double().square().sum()/c for (c,dtype),gs in by_copies.items()]
     total = torch.stack(squares).sum() if squares else torch.zeros((), dtype=torch.float64, device=model.place.device)
@@ -78,7 +75,7 @@ class AdamW(torch.optim.AdamW):
     model = factor = None
     def _init_group(self, group, *lists):
         complex = super()._init_group(group, *lists)
-        for ts in lists: ts[:] = map(_local, ts)
+        for ts in lists: ts[:] = map(local, ts)
         return complex
 
     @torch.no_grad()
@@ -119,14 +116,15 @@ def _step(rows, copies, h, f):
 
 def _write(ps, gs, ms, vs, ws, h, f):
     "The new numbers of parameters, which are detached, for the compiler must not meet one whose gradient has another precision"
-    one = [ts[0] if len(ts)==1 else torch.cat([t.reshape(-1) for t in ts]) for ts in (ps, gs, ms, vs, ws) if ts]
+    lists = [ts for ts in (ps, gs, ms, vs, ws) if ts]
+    one = [ts[0] if len(ts)==1 else torch.cat([t.reshape(-1) for t in ts]) for ts in lists]
     rows, rest = in_rows(*one, *[None]*(not ws))
     block = len(rows[0]) if rows[0].is_cuda else 256                   # uncompiled: temporaries that stay in the cache
     for i in range(0, len(rows[0]), max(1, block)): fused(_update, *(t if t is None or block==len(t) else t[i:i+block] for t in rows), h, f)
     if rest[0].numel(): _update(*rest, h, f)
     if len(ps)>1:
-        for ts,t in zip((ps, None, ms, vs, ws), one):
-            if ts: torch._foreach_copy_(list(ts), [x.view_as(y) for x,y in zip(t.split([y.numel() for y in ts]), ts)])
+        for ts,t in zip(lists, one):
+            if ts is not gs: put_back(t, ts)
 
 # %% ../../nbs/26_runtime.optim.ipynb #a9cfb056
 def adamw(
