@@ -16,7 +16,7 @@ import torch
 from fastcore.basics import patch
 from torch import distributed as dist
 
-from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, tensor_differences, together
+from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
 from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpoint
 from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
@@ -158,8 +158,8 @@ def set_weights(
     wanted, given = {g.name: g.shape for g in mine}, {n: tuple(t.shape) for n,t in weights.items()}
     raise_if(tensor_differences({n:given[n] for n in wanted if n in given}, wanted), 'the given weights')
     for g in mine:
-        lo, part = local_box(g.param)
-        part.copy_(g.from_hf(weights[g.name].to(part.device))[tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
+        for lo,part in rectangles(*local_box(g.param), g.rule, g.shape):
+            part.copy_(weights[g.name][tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
 
 # %% ../../nbs/27_runtime.train.ipynb #6850f0f2
 class Trainer:
