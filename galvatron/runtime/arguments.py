@@ -196,7 +196,8 @@ def datasets(
     data:DataArgs, # where samples come from
 )->tuple: # (train, valid or None)
     "Training and held-out data of a run"
-    bsz = plan.global_bsz
+    bsz, packed = plan.global_bsz, [k for k in ('eod_mask_loss', 'reset_position_ids', 'reset_attention_mask') if getattr(data, k)]
+    if packed and not spec.layer_types[0].causal: raise GalvatronError(f"{', '.join(packed)}: for decoders, whose samples are documents one behind the other; a {spec.model_type} reads no such samples")
     iters = args.train_iters or (args.train_samples or 0)//bsz
     n, v, _ = samples_needed(iters, bsz, args.eval_interval, args.eval_iters)
     if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed))
