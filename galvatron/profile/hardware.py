@@ -465,9 +465,9 @@ def _as_rank(a):
     from galvatron.runtime.launch import init_distributed
     import torch.distributed as dist
     init_distributed('gloo' if a.device=='cpu' else None)
-    try: return sweep(asdict(a))
-    finally:
-        if dist.is_initialized(): dist.barrier(); dist.destroy_process_group()
+    got = sweep(asdict(a))
+    if dist.is_initialized(): dist.barrier(); dist.destroy_process_group() # not after a failure: nobody else would come
+    return got
 
 # %% ../../nbs/04_profile.hardware.ipynb #03268772
 def _several_nodes(a, env, result):
@@ -560,3 +560,5 @@ def nccl_tables(a:ProfileHardwareArgs)->list:
 if __name__=='__main__': # one rank under torchrun on several nodes: arguments and result file
     _got = _as_rank(ProfileHardwareArgs(**json.loads(sys.argv[1])))
     if _got is not None: Path(sys.argv[2]).write_text(json.dumps(_got))
+    from galvatron.runtime.launch import end_rank
+    end_rank(0)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['init_distributed', 'end_with_parent', 'RankError', 'free_port', 'run_ranks', 'torchrun_arguments', 'address_to',
-           'interface_of', 'torchrun', 'visible_gpus', 'LaunchArgs', 'is_rank', 'relaunch']
+           'interface_of', 'torchrun', 'visible_gpus', 'LaunchArgs', 'is_rank', 'relaunch', 'end_rank']
 
 # %% ../../nbs/28_runtime.launch.ipynb #3dea3a85
 import faulthandler, importlib, os, pickle, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
@@ -78,7 +78,7 @@ def _rank_main(
         if spec['init']: init_distributed(spec['backend'])
         result = fn(*spec['args'], **spec['kwargs'])
         (job/f'{rank}.tmp').write_bytes(pickle.dumps(result))
-        if spec['init']: _leave()
+        if spec['init']: _part()
         os.rename(job/f'{rank}.tmp', job/f'{rank}.pkl')
         return 0
     except BaseException as e: # also SystemExit: a rank that leaves early is a failure of the job
@@ -87,10 +87,10 @@ def _rank_main(
     finally: out.flush()
 
 # %% ../../nbs/28_runtime.launch.ipynb #77320fe2
-def _leave():
-    "Leave together: nobody closes connections that a neighbour still needs"
-    import torch.distributed as dist
-    if dist.is_initialized(): dist.barrier(); dist.destroy_process_group()
+def _part():
+    "Leave the process group together: nobody closes connections that a neighbour still needs"
+    dist = sys.modules.get('torch.distributed')
+    if dist and dist.is_initialized(): dist.barrier(); dist.destroy_process_group()
 
 # %% ../../nbs/28_runtime.launch.ipynb #76157c46
 def _start(job:Path, spec:dict):
@@ -323,7 +323,12 @@ def visible_gpus()->int:
     return there if chosen is None else min(there, len([c for c in chosen.split(',') if c.strip()]))
 
 # %% ../../nbs/28_runtime.launch.ipynb #fc8998b9
-def _env(name, kind=int): return field(default_factory=lambda: kind(os.environ[name]) if os.environ.get(name) else None)
+def _env(name, kind=int):
+    "A field with a variable of the environment as its default"
+    def read():
+        try: return kind(os.environ[name]) if os.environ.get(name) else None
+        except ValueError: raise GalvatronError(f'{name}={os.environ[name]}: a whole number is wanted in this variable of the environment') from None
+    return field(default_factory=read)
 
 # %% ../../nbs/28_runtime.launch.ipynb #ca413537
 @dataclass
@@ -357,6 +362,15 @@ def relaunch(
     "Run this command line on all ranks of this node"
     w = where
     return torchrun(argv, w.nproc, w.time_limit, nnodes=w.num_nodes, node_rank=w.node_rank, master_addr=w.master_addr, master_port=w.master_port)
+
+# %% ../../nbs/28_runtime.launch.ipynb #b2241ea9
+def end_rank(
+    code:int, # exit code
+):
+    "End this process, one rank of a launched command: together with the others if all went well, and without exit handlers"
+    if code==0: _part()
+    sys.stdout.flush(); sys.stderr.flush()
+    os._exit(code)
 
 # %% ../../nbs/28_runtime.launch.ipynb #aaa797bb
 def _entry(argv):

@@ -411,12 +411,12 @@ def attention(
     if config := _slopes(module): query,key,value,scaling = with_alibi(query, key, value, config.num_attention_heads, (c.tp_rank+c.sp_rank)*query.shape[1], scaling)
     causal = module.is_causal if is_causal is None else is_causal
     if pieces is not None:
-        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)[...,:width]
-        return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
-    if mask is None: mask = score_mask(query.shape[2], causal, sliding_window, padding_mask, None if position_bias is False else position_bias, query.device)
-    out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1])
-    out = out.transpose(1, 2)[...,:width]
-    return (all_to_all(out, c.sp_group, 1, 2) if c.sp>1 else out), None
+        if padding_mask is not None: raise GalvatronError('samples with segment_ids and padding_mask: let the padding be a segment of its own, without labels')
+        out = within_pieces(query, key, value, pieces, dropout, scaling, sliding_window, causal)
+    else:
+        if mask is None: mask = score_mask(query.shape[2], causal, sliding_window, padding_mask, None if position_bias is False else position_bias, query.device)
+        out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1]).transpose(1, 2)
+    return all_to_all(out[...,:width], c.sp_group, 1, 2), None
 
 def _slopes(module):
     "The config of a module whose heads have ALiBi, None for others"
