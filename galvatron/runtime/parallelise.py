@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
            'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
-           'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'kernel_order',
+           'drops', 'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'kernel_order',
            'attention_kernels', 'fuse_norms', 'bare_forwards', 'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
@@ -285,6 +285,10 @@ def sow(seed:int):
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized(): torch.cuda.manual_seed(seed)
 
+def drops(module:nn.Module)->bool:
+    "Whether a module drops anything in training"
+    return any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) or getattr(m, 'drop_prob', 0) for m in module.modules())
+
 def reseed(
     context:Context, # of the layer
     inside:bool=False, # a region begins, otherwise it has ended
@@ -492,6 +496,7 @@ def parallelise(
     for path in recipe.attributes:
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
-    if compile: compile_forward(layer, max(context.tp, context.sp)>1)
+    apart = context.tp>1 and not context.sequence_parallel and drops(layer) # needs seeds at the edges of regions
+    if compile and not apart: compile_forward(layer, max(context.tp, context.sp)>1)
     seeded(layer, context)
     return rules

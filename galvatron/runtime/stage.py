@@ -24,7 +24,7 @@ from ..checkpoint.distributed import local_box
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import fused, in_rows, local, put_back, vocab_cross_entropy, vocab_embed
 from .groups import Place
-from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, token_slice
+from .parallelise import Context, Pieces, Recipe, Rule, at_rest, drops, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, token_slice
 from .redistribute import redistribute
 
 # %% ../../nbs/24_runtime.stage.ipynb #2d157068
@@ -196,7 +196,7 @@ class Unit:
     def __init__(self, name, module, context, rules, names, shapes, streams=1):
         self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams = name, module, context, rules, names, shapes, streams
         self.strategy, self.copies, self.sharded = context.strategy, None, False
-        self.drops = any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) or getattr(m, 'drop_prob', 0) for m in module.modules())
+        self.drops = drops(module)
 
 # %% ../../nbs/24_runtime.stage.ipynb #a27e58b2
 @patch
