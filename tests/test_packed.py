@@ -73,6 +73,17 @@ def test_kernel_for_variable_lengths(monkeypatch):
             m.setattr(p, '_varlen', lambda *a: True)
             torch.testing.assert_close(p.within_pieces(q, k, v, p.Pieces(ids), **kw), plain)
 
+def test_segments_with_padding_are_refused():
+    "Either says what may be attended to"
+    import torch
+    from equal import inputs, spec_of
+    from galvatron.plan import GalvatronError
+    from galvatron.runtime.schedule import Pipeline
+    from galvatron.runtime.stage import StageModel
+    spec = spec_of('bert', 2)
+    data = inputs(spec, 0, 4)
+    with pytest.raises(GalvatronError, match='segment of its own'): Pipeline(StageModel(spec, Plan((one,)*2, global_bsz=4), opt())).step([dict(data, segment_ids=(torch.arange(16)//9)[None].repeat(4, 1))])
+
 def test_memory_is_linear():
     "No S x S tensor is made, neither forward nor backward"
     import torch

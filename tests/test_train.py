@@ -1,5 +1,5 @@
 "Training on several processes: it learns, resumes to the bit, logs what it should, keeps its memory, and fails well"
-import json, math, os, re, subprocess, sys, time
+import json, math, os, re, signal, subprocess, sys, tempfile, time
 
 import numpy as np
 import pytest
@@ -116,10 +116,10 @@ def test_precisions_memory_and_traces():
         assert r['trace'][1]
     assert 'trace_rank0.json' in ranks[0]['trace'][0]
 
-def trainer(n=50):
+def trainer(n=50, **kw):
     from galvatron.runtime.train import TrainArgs, Trainer
     spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
-    return Trainer(spec, plan, TrainArgs(train_iters=n, lr=1e-2, eval_iters=0), options)
+    return Trainer(spec, plan, TrainArgs(train_iters=n, lr=1e-2, eval_iters=0, **kw), options)
 
 def disk_fails():
     import torch.distributed as dist
@@ -154,19 +154,74 @@ def refusals():
                 for p in t.model.parameters(): p.mul_(math.nan)
         try: t.fit(data(4000))
         except GalvatronError as e: out.append(str(e))
+    try: trainer().fit(Counting(4000), Long(64))
+    except GalvatronError as e: out.append(str(e))
+    with tempfile.TemporaryDirectory() as d: # two nodes that do not share the folder
+        if os.environ['RANK']=='0':
+            os.mkdir(f'{d}/iter_0000005')
+            open(f'{d}/iter_0000005/checkpoint.json', 'w').close()
+        try: trainer(load=d, save=d)
+        except GalvatronError as e: out.append(str(e))
     return out
 
 def test_data_and_losses_that_cannot_be():
-    words = 'samples of 32 tokens, the model is set up for 16', 'vocabulary has 40 entries', 'token_types', 'step 1: the loss is nan'
-    for ms in run_ranks(refusals, 2, timeout=120): assert len(ms)==4 and all(w in m for w,m in zip(words, ms))
+    words = ('the data have samples of 32 tokens, the model is set up for 16', 'vocabulary has 40 entries', 'token_types', 'step 1: the loss is nan',
+             'the held-out data have samples of 32 tokens', 'iterations on rank 0: [5], on rank 1: none')
+    for ms in run_ranks(refusals, 2, timeout=120): assert len(ms)==6 and all(w in m for w,m in zip(words, ms)), ms
+
+def test_fp16_ends_when_no_loss_scale_helps():
+    import torch
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4', options='fp16')
+    t = Trainer(spec, plan, TrainArgs(train_iters=50, eval_iters=0), options)
+    with torch.no_grad(): next(t.model.parameters()).fill_(math.nan)
+    with pytest.raises(GalvatronError, match='the loss is nan'): t.fit(Counting(4000))
+    assert 16<=t.step<20 and t.scaler.scale==1. # from 2^16
+
+def test_the_last_record_is_that_of_the_last_step(tmp_path):
+    "Of a run that is told to leave some time after an evaluation"
+    class Ends(Counting):
+        def __getitem__(self, i):
+            if i==96: os.kill(os.getpid(), signal.SIGTERM)
+            return super().__getitem__(i)
+    spec, plan, options = setup('1-1-1 x4')
+    from galvatron.runtime.train import TrainArgs, Trainer
+    t = Trainer(spec, plan, TrainArgs(train_iters=100, eval_interval=2, eval_iters=1, save=str(tmp_path), tensorboard=False), options)
+    last = t.fit(Ends(4000), Counting(64, 1))
+    assert last['stopped']=='SIGTERM' and last['step']==t.step<100 and last['loss']==t.history[-1]['loss'] and last['eval_loss']>0
+
+def test_steps_of_one_s_own_loop():
+    "The rate falls over train_iters, or not at all; an initial deviation that a family does not know is refused, and the caller's config is left alone"
+    import torch
+    from equal import micro_batches, spec_of
+    from galvatron.plan import LayerStrategy, Plan, RunOptions
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    config = spec.hf_config()
+    before = config.initializer_range
+    for n,want in (4, [1., .75, .5, .25]), (None, [1.]*4):
+        t, rates = Trainer(config, plan, TrainArgs(train_iters=n, lr=1., init_method_std=.5), options, seq=SEQ), []
+        x = torch.arange((SEQ+1)*8).view(8, -1)%VOCAB
+        for _ in want:
+            t.train_step(micro_batches(t.model, dict(tokens=x[:,:-1], labels=x[:,1:])))
+            rates.append(t.optimizer.param_groups[0]['lr'])
+        assert rates==want
+    assert config.initializer_range==before
+    with pytest.raises(GalvatronError, match='init_method_std: a t5 model'): Trainer(spec_of('t5', 2), Plan((LayerStrategy(),)*2), TrainArgs(init_method_std=.1), RunOptions('fp32'))
 
 @pytest.mark.parametrize('kw,words', [
     (dict(lr=0.), 'lr: 0.0'), (dict(clip_grad=-1.), 'clip_grad'), (dict(train_iters=0), 'train_iters: 0'), (dict(lr_decay_style='step'), 'cosine'),
     (dict(lr_warmup_iters=3, lr_warmup_fraction=.1), 'lr_warmup_fraction'), (dict(weight_decay=.1, adam_weight_decay=.2), 'two names'), (dict(min_lr=1.), 'min_lr'), (dict(save_interval=0), 'save_interval'),
-    (dict(train_iters=3, epochs=2), 'one of'), (dict(lr_decay_style='WSD'), 'lr_wsd_decay_iters')])
+    (dict(train_iters=3, epochs=2), 'one of'), (dict(lr_decay_style='WSD'), 'lr_wsd_decay_iters'), (dict(adam_beta1=1.), 'less than 1'), (dict(lr_warmup_fraction=2.), '0 to 1'),
+    (dict(start_weight_decay=0., end_weight_decay=.1), 'weight_decay_incr_style'), (dict(weight_decay_incr_style='step'), 'constant, linear, cosine')])
 def test_bad_arguments(kw, words):
     from galvatron.runtime.arguments import TrainArgs
     with pytest.raises(GalvatronError, match=re.escape(words)): TrainArgs(**kw)
+
+def test_a_variable_that_is_no_number(monkeypatch):
+    from galvatron.runtime.launch import LaunchArgs
+    monkeypatch.setenv('NUM_NODES', 'two')
+    with pytest.raises(GalvatronError, match='NUM_NODES=two'): LaunchArgs()
 
 def test_plan_is_checked_before_anything_starts():
     from galvatron.runtime.train import Trainer

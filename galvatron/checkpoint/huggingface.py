@@ -307,7 +307,7 @@ def load_checkpoint(
     model, old = checkpointer.model, earlier_saves(path)
     if old and (iteration in old or iteration is None and not iterations(path)): return _load_earlier(model, old, iteration, same_plan)
     if old and not iterations(path): raise GalvatronError(f"{path}: no iteration {iteration} (there are: {', '.join(map(str, old))})")
-    if weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
+    if iterations(path) or weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
     if iteration: raise GalvatronError(f'{path}: holds weights and no iteration {iteration} (without --load_iteration they start a new run)')
     if same_plan: raise GalvatronError(f'{path}: holds weights and no plan, and --load_distributed demands that it is the same (without it they are loaded under any)')
     load_pretrained(model, path)

@@ -323,7 +323,12 @@ def visible_gpus()->int:
     return there if chosen is None else min(there, len([c for c in chosen.split(',') if c.strip()]))
 
 # %% ../../nbs/28_runtime.launch.ipynb #fc8998b9
-def _env(name, kind=int): return field(default_factory=lambda: kind(os.environ[name]) if os.environ.get(name) else None)
+def _env(name, kind=int):
+    "A field with a variable of the environment as its default"
+    def read():
+        try: return kind(os.environ[name]) if os.environ.get(name) else None
+        except ValueError: raise GalvatronError(f'{name}={os.environ[name]}: a whole number is wanted in this variable of the environment') from None
+    return field(default_factory=read)
 
 # %% ../../nbs/28_runtime.launch.ipynb #ca413537
 @dataclass

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['PEAKS', 'Late', 'peak_of', 'memory', 'reset_memory', 'Log', 'as_spec', 'set_weights', 'Trainer', 'counted_mib',
-           'Tracer', 'report', 'Leaving', 'train']
+           'contents', 'Tracer', 'report', 'Leaving', 'train']
 
 # %% ../../nbs/27_runtime.train.ipynb #3f20aeb0
-import json, math, os, signal, statistics, sys, threading, time, traceback
+import copy, json, math, os, signal, statistics, sys, threading, time, traceback
 from collections import deque
 from itertools import islice
 from pathlib import Path
@@ -16,8 +16,8 @@ import torch
 from fastcore.basics import patch
 from torch import distributed as dist
 
-from ..checkpoint.distributed import Checkpointer, iterations, local_box, raise_if, tensor_differences, together
-from ..checkpoint.huggingface import carry_tokenizer, load_checkpoint
+from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
+from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpoint
 from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
@@ -158,8 +158,8 @@ def set_weights(
     wanted, given = {g.name: g.shape for g in mine}, {n: tuple(t.shape) for n,t in weights.items()}
     raise_if(tensor_differences({n:given[n] for n in wanted if n in given}, wanted), 'the given weights')
     for g in mine:
-        lo, part = local_box(g.param)
-        part.copy_(g.from_hf(weights[g.name].to(part.device))[tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
+        for lo,part in rectangles(*local_box(g.param), g.rule, g.shape):
+            part.copy_(weights[g.name][tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
 
 # %% ../../nbs/27_runtime.train.ipynb #6850f0f2
 class Trainer:
@@ -192,7 +192,8 @@ def _build(self:Trainer, config):
     torch.manual_seed(a.seed)
     torch.set_float32_matmul_precision('high' if a.allow_tf32 and self.device.type=='cuda' else 'highest')
     if a.init_method_std is not None:
-        config = config or self.spec.hf_config()
+        config = copy.deepcopy(config or self.spec.hf_config())           # the caller's stays as it is
+        if not hasattr(config, 'initializer_range'): raise GalvatronError(f'init_method_std: a {config.model_type} model has no such number in its config')
         config.initializer_range = a.init_method_std
     place = None if dist.is_initialized() else Place.solo(self.device)
     self.model = StageModel(self.spec, self.plan, self.options, place, a.seed, config)
@@ -202,7 +203,7 @@ def _build(self:Trainer, config):
     self.scaler = LossScaler() if self.options.mixed_precision=='fp16' else None
     self.peak = a.peak_tflops or peak_of(self.device, self.options.mixed_precision)
     self.log = Log(self.rank, None, 1) # until fit opens one with files
-    self.checkpoints = Checkpointer(a.save or a.load, self.model, self.optimizer, a.keep_last, a.async_save) if a.save or a.load else None
+    self.checkpoints = Checkpointer(a.save, self.model, self.optimizer, a.keep_last, a.async_save) if a.save else None
 
 # %% ../../nbs/27_runtime.train.ipynb #faf67f6f
 @patch
@@ -211,8 +212,8 @@ def train_step(
     micro_batches:list, # this rank's part of a batch, as a `Loader` yields it on this trainer's device
 )->tuple: # (loss, gradient norm), scalars on the device
     "One optimizer step; nothing here waits for the device (except loss scaling in fp16)"
-    a, n = self.args, self.total or self.step+1
-    lr, wd = rates_at(self.schedule or a.schedule(n), self.step)
+    a = self.args
+    lr, wd = rates_at(self.schedule or a.schedule(a.train_iters or math.inf), self.step)
     for g,decays in zip(self.optimizer.param_groups, self.decays): g['lr'], g['weight_decay'] = lr, wd*decays
     loss = self.pipeline.step(micro_batches, self.scaler and self.scaler.tensor(self.device))
     if self.scaler: norm,_ = self.scaler.step(self.model, self.optimizer, a.clip_grad)
@@ -239,7 +240,8 @@ def _settle(self:Trainer):
     if step==min(10, self.total): self.last.update(self._compare())
     self.log.write(self.last, line=self.args.check_loss or step in (1, self.total))
     if 'measured_ms' in self.last: self._say_compared()
-    if self.args.check_for_nan and not (math.isfinite(loss) or self.scaler): raise GalvatronError(f'step {step}: the loss is {loss}; lower lr ({lr:g}) or look at the data (check_for_nan=False goes on)')
+    hopeless = not math.isfinite(loss) and (not self.scaler or self.scaler.scale<=self.scaler.minimum)
+    if self.args.check_for_nan and hopeless: raise GalvatronError(f'step {step}: the loss is {loss}; lower lr ({lr:g}) or look at the data (check_for_nan=False goes on)')
 
 # %% ../../nbs/27_runtime.train.ipynb #717636f5
 def counted_mib(
@@ -324,6 +326,16 @@ def _say_held(self:Trainer):
     self.log.write(dict(step=self.step, save_stall_ms=held))
 
 # %% ../../nbs/27_runtime.train.ipynb #161e4199
+def contents(
+    group, # of all ranks, or None
+    folder, # of checkpoints or weights
+): # its iterations, or in words what it has in place of any; None if it has nothing
+    "What a folder holds; GalvatronError if the ranks see different things"
+    seen = gathered(group, [*iterations(folder)] or held_instead(folder))
+    for rank,found in enumerate(seen):
+        if found!=seen[0]: raise GalvatronError(f"{folder}: not the same on all ranks (iterations on rank 0: {seen[0] or 'none'}, on rank {rank}: {found or 'none'}); every node needs the whole folder")
+    return seen[0]
+
 @patch
 def load(
     self:Trainer,
@@ -332,23 +344,16 @@ def load(
     same_plan:bool=False, # refuse one that was saved under another plan
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
-    if folder==self.args.save and iteration is None and not iterations(folder): return self.log.say(f'{folder}: no checkpoint yet, starting anew')
-    into, save = Checkpointer(folder, self.model) if self.args.finetune else self.checkpoints, self.args.save
+    into, save = Checkpointer(folder, self.model, None if self.args.finetune else self.optimizer), self.args.save
+    if not contents(into.group, folder) and folder==save and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
     got = load_checkpoint(into, folder, iteration, same_plan)
-    if save: together(self.checkpoints.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
+    if save: together(into.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
     if self.args.finetune or not (got.optimizer or got.state): return self.log.say(f'loaded {got.folder}: weights only')
     self.step = self.pipeline.steps = got.iteration
     self.came_from, self.samples = got.state, got.state.get('samples', got.iteration*self.plan.global_bsz)
     if self.scaler and got.state.get('loss_scaler'): self.scaler.load_state_dict(got.state['loss_scaler'])
     self.log.say(f'loaded {got.folder}, continuing after step {self.step}'
                  + ('; of an earlier version, so the moments of the optimizer start anew' if not got.optimizer else '' if got.same_plan else '; it was saved under another plan'))
-
-# %% ../../nbs/27_runtime.train.ipynb #3c40710e
-@patch
-def _go_on(self:Trainer):
-    "Settle the schedule, and say what has changed since the checkpoint"
-    self.schedule = self.args.agreed_schedule(self.came_from.get('schedule'), self.total)
-    if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
 
 # %% ../../nbs/27_runtime.train.ipynb #3ea5643d
 class Tracer:
@@ -411,25 +416,25 @@ def loader(
 
 # %% ../../nbs/27_runtime.train.ipynb #0ba7dea9
 @patch
-def _check_sample(self:Trainer, data):
+def _check_sample(self:Trainer, data, what):
     "One sample tells whether model and data fit together"
     sample, r, spec = data[0], self.model.recipe, self.spec
-    if spec.image_size: return self._check_picture(sample)
+    if spec.image_size: return self._check_picture(sample, what)
     wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
     if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
     if gone := [k for k in wanted if k not in sample]: raise GalvatronError(f"samples without {', '.join(gone)}: {spec.model_type} reads {', '.join(wanted)}")
     for name,seq in zip(('tokens', 'decoder_tokens'), (spec.layer_types[0].seq, spec.seq)):
         if name not in sample: continue
         ids = torch.as_tensor(sample[name])
-        if len(ids)!=seq: raise GalvatronError(f'the data have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
-        if ids.max()>=spec.vocab: raise GalvatronError(f'the data have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
+        if len(ids)!=seq: raise GalvatronError(f'{what} have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
+        if ids.max()>=spec.vocab: raise GalvatronError(f'{what} have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
 
 @patch
-def _check_picture(self:Trainer, sample):
+def _check_picture(self:Trainer, sample, what):
     want, colours = (3, self.spec.image_size, self.spec.image_size), self.spec.config.get('num_channels', 3)
     if colours!=3: raise GalvatronError(f'pictures have 3 colours, the model is set up for {colours} (--num_channels)')
     got = tuple(sample['pixel_values'].shape) if 'pixel_values' in sample else f"{', '.join(sample)} and no pixel_values"
-    if got!=want: raise GalvatronError(f'the data have samples of {got}, the model is set up for pixel_values of {want} (--image_size)')
+    if got!=want: raise GalvatronError(f'{what} have samples of {got}, the model is set up for pixel_values of {want} (--image_size)')
 
 # %% ../../nbs/27_runtime.train.ipynb #acd36994
 @patch
@@ -437,7 +442,8 @@ def _start(self:Trainer, train):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
-    self._go_on()
+    self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
+    if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
     try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
     except OSError as e: raise GalvatronError(f'{folder}: nothing can be written there ({e.strerror})') from None
     n = min(a.profile, self.total-self.step) if self.model.place.me==0 else 0
@@ -524,13 +530,14 @@ def fit(
 )->dict: # record of the last step, with the last evaluation, and `stopped`, why, if it left early
     "Train to the end of the run"
     try:
-        self._check_sample(train)
+        self._check_sample(train, 'the data')
+        if valid is not None: self._check_sample(valid, 'the held-out data')
         self._start(train)
         batches = self.loader(train, self.samples)
         if self.step<self.total: self._loop(batches, valid)
         batches.close()
         if self.checkpoints: self.checkpoints.wait()
-        return {**self.last, **self.last_eval}
+        return {**self.last_eval, **self.last}
     except Exception as e:
         if not isinstance(e, GalvatronError): report(e, f'rank {self.rank} of {self.world}, stage {self.model.place.stage}, step {self.step+1}')
         raise

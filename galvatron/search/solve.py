@@ -127,12 +127,13 @@ def pareto(
     g, x, kept = None if group is None else group[order], x[order], np.zeros(0, int)
     for at in range(0, len(x), BLOCK):                  # who beats a row stands before it
         mine = np.arange(at, min(at+BLOCK, len(x)))
-        for rows in (kept, mine):
+        for new in (False, True):                       # against the rows kept so far, then among themselves
+            rows = mine if new else kept
             if not len(rows) or not len(mine): continue
             if effort: effort.spend(len(rows)*len(mine)*x.shape[1])
             beats = np.ones((len(rows), len(mine)), bool) if g is None else g[rows, None]==g[mine]
-            for col in x.T[g is not None or 1:]: beats &= col[rows, None]<=col[mine]
-            mine = mine[~(np.triu(beats, 1) if rows is mine else beats).any(0)]
+            for col in x.T[1:]: beats &= col[rows, None]<=col[mine]
+            mine = mine[~(np.triu(beats, 1) if new else beats).any(0)]
         kept = np.r_[kept, mine]
     return order[kept]
 
