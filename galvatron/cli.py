@@ -327,7 +327,7 @@ class PlanArgs:
 # %% ../nbs/60_cli.ipynb #019116f1
 def searched_for(plan, spec, world_size, options)->str: # For example `4 ranks (here 2)`
     "In what the run that a plan was searched for differs from this one"
-    said,shared = plan.provenance,any(s.tp>1 for s in (*plan.layers, plan.vocab))
+    said,shared = plan.provenance,any(s.tp>1 for s in (*plan.layers, plan.vocab.layer()))
     other = [f"another model, {said.get('model')} with digest {said['spec']} (here {spec.name}, {spec.digest()})"] if said.get('spec') not in (None, spec.digest()) else []
     if said.get('world_size') not in (None, world_size): other.append(f"{said['world_size']} ranks (here {world_size})")
     for k in ('mixed_precision', 'compile', *(['sequence_parallel'] if shared else [])):
@@ -413,7 +413,9 @@ def plan_show(argv):
     plan,ranks = Plan.load(pos.file),cluster.ranks()
     if ranks is None: ranks = plan.provenance.get('world_size')
     if ranks is not None: plan = Plan.load(pos.file, ranks) # what does not divide has no table
-    if draw.image: plan.show(ranks).figure.savefig(draw.image, bbox_inches='tight', dpi=150)
+    if draw.image:
+        try: plan.show(ranks).figure.savefig(draw.image, bbox_inches='tight', dpi=150)
+        except (OSError, ValueError) as e: raise GalvatronError(f'image: {draw.image}: {getattr(e, "strerror", None) or e}') from None
     say(plan.table(ranks)+(f'\npicture: {draw.image}' if draw.image else ''), plan_facts(plan, ranks, file=pos.file), out)
 
 @dataclass
@@ -531,7 +533,7 @@ class DataShowArgs:
 def data_show(argv):
     from galvatron.data import preprocess
     from galvatron.data.indexed import IndexedDataset, unigram_entropy
-    about = 'Describe a token file: how much there is, how it begins, how predictable single tokens are.\n\n  galvatron data show data/text_document --tokens 32'
+    about = 'Describe a token file: how much there is, how it begins, how predictable single tokens are.\n\n  galvatron data show data/text_text_document --tokens 32'
     args,out,pos,_ = parse('data show', argv, DataShowArgs, OutputArgs, about=about, prefix='Path without .bin and .idx')
     prefix = pos.prefix.removesuffix('.idx').removesuffix('.bin')
     text,data = preprocess.data_show(prefix, args.tokens),IndexedDataset(prefix)
@@ -557,7 +559,7 @@ def train(argv):
     from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
     from galvatron.runtime.arguments import TrainArgs, datasets
     about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
-             '      --galvatron_config_path plan.json --data-path data/text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
+             '      --galvatron_config_path plan.json --data-path data/text_text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
     groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs, OutputArgs
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()

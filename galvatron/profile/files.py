@@ -415,7 +415,7 @@ def check_machine(
     meta = (d := read_json(rich)).get('meta', {}); old = meta.get('machine', {})|dict(device=d.get('device'))
     diff = [f'{k} {old.get(k)!r}, now {v!r}' for k,v in machine.items() if old.get(k)!=v]
     if diff and not meta.get('shipped'): raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
-    if diff: print(f'galvatron: {rich}: the profile that came with the package ({old["device"]}) is replaced', file=sys.stderr)
+    if diff: print(f'galvatron: {rich}: the profile that came with the package ({old["device"]}) is replaced, with all that it said', file=sys.stderr)
     return bool(diff)
 
 # %% ../../nbs/03_profile.files.ipynb #49d82c11
@@ -616,7 +616,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
         return static_value({s:static_value(d, b) for s,d in by.items()}, seq)
     if len(ws)==1 and width not in ws:
         w0 = next(iter(ws))
-        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked')
+        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked: profile with a --max_tp_deg of {width} or more, or search with --max_tp_deg {w0}')
         return at(w0, batch*w0/width)
     return over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
 

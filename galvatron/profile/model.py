@@ -589,8 +589,9 @@ def profile_model(
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)
         if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
-        todo = [t for t in tasks if not is_done(t, book.m, do)]
         if (left := set(widths_of(a) if a.widths else ())-{t.width for t in tasks}): _warn(f'widths {", ".join(map(str, sorted(left)))}: no layer of {spec.name} can be shared so')
+        if not tasks: raise GalvatronError('profile-model: there is nothing to measure')
+        todo = [t for t in tasks if not is_done(t, book.m, do)]
         print(f'{spec.name} in {a.mixed_precision} on {book.m.device}: {len(todo)} of {len(tasks)} configurations to measure', file=sys.stderr)
         groups = {}
         for t in todo: groups.setdefault((t.form, t.width), []).append(t)
