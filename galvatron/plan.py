@@ -9,7 +9,7 @@ __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS',
            'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
-import json, math, os, re, tempfile
+import difflib, json, math, os, re, tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -353,8 +353,11 @@ def names(self:_Reader):
         x = self.d.pop(new)
         if old in self.d and self.d[old]!=x: self.bad.append(f'{new}: {json.dumps(x)} contradicts {old}: {json.dumps(self.d[old])}')
         self.d.setdefault(old, x)
+    if self.d and not set(REQUIRED) & set(self.d):
+        return self.bad.append(f"not a strategy file: none of {', '.join(REQUIRED)} is there, but {', '.join(list(self.d)[:6])}")
     for k in self.d:
-        if k not in _known: self.bad.append(f"{k}: unknown key (known: {', '.join(KEYS)})")
+        near = difflib.get_close_matches(k, KEYS, 1)
+        if k not in _known: self.bad.append(f"{k}: unknown key ({f'did you mean {near[0]}?' if near else 'known: '+', '.join(KEYS)})")
     for k in REQUIRED:
         if k not in self.d: self.bad.append(f'{k}: missing')
 
@@ -453,11 +456,11 @@ def write_text(path, text:str):
         with os.fdopen(fd, 'w', encoding='utf-8', newline='') as f: f.write(text)
         os.chmod(tmp, 0o644)
         os.replace(tmp, path)
-    except OSError as e: raise GalvatronError(f'cannot write {path}: {e.strerror or e}') from None
+    except OSError as e: raise GalvatronError(f'{path} cannot be written: {e.strerror or e}') from None
     finally:
         if tmp and os.path.exists(tmp): os.unlink(tmp)
 
-# %% ../nbs/00_plan.ipynb #9ffdfcd4
+# %% ../nbs/00_plan.ipynb #edeb06c8
 @patch
 def save(self:Plan, path)->Path:
     "Write the plan to a file, whole or not at all"
@@ -618,6 +621,8 @@ def uniform(cls:Plan,
     pp_division:tuple=(), # Layers of each stage; empty: split evenly
 )->Plan:
     "The plan of GLOBAL mode: the same strategy for all layers"
+    for k,x,allowed in ('sdp',sdp,(0,1)), ('global_checkpoint',global_checkpoint,(0,1)), ('embed_sdp',embed_sdp,(0,1)), ('global_tp_consec',global_tp_consec,(-1,0,1)):
+        if x not in allowed: raise GalvatronError(f"{k}: {x} is not allowed (allowed: {', '.join(map(str, allowed))})")
     s = LayerStrategy(max(1, global_tp_deg), bool(use_ulysses), global_tp_consec!=0, 'zero3' if sdp else default_dp_type, bool(global_checkpoint))
     v = VocabStrategy(max(1, vocab_tp), bool(use_ulysses), bool(embed_sdp))
     n = world_size//pp_deg if pp_deg>0 else 0

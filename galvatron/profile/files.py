@@ -13,7 +13,7 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENC
            'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
-import hashlib,itertools,json,math,re
+import hashlib,itertools,json,math,re,sys
 from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
 from numbers import Real
@@ -90,7 +90,7 @@ def measurement(
     if isinstance(v, Real) and not isinstance(v, bool) and least<=v<float('inf'): return v
     raise GalvatronError(f'{what}: {v!r} is no measurement (allowed: numbers from {least:g})')
 
-# %% ../../nbs/03_profile.files.ipynb #9b2104b2
+# %% ../../nbs/03_profile.files.ipynb #15f18218
 @dataclass(frozen=True)
 class Table:
     "Measured times of one operation over message sizes"
@@ -281,7 +281,7 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
         tab = {(r['op'],r['size'],r['stride']): Table(tuple(r['bytes']), tuple(r['ms']), tuple(r['spread'])) for r in d['tables']}
         return cls(tables=tab, overlap={k:tuple(v) for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
-    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing') from None
+    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None
     except (TypeError,AttributeError,GalvatronError) as e: raise GalvatronError(f'{path}: tables or overlap are malformed: {e}') from None
 
 # %% ../../nbs/03_profile.files.ipynb #53f7db93
@@ -381,6 +381,7 @@ def _save(profile, folder, names):
     if not profile.documented: texts['rich'] = rich_text(profile.to_rich())
     for k,t in texts.items():
         out.append(Path(folder)/names[k]); write_text(out[-1], t)
+    for k in names.keys()-texts.keys() if 'rich' in texts else (): (Path(folder)/names[k]).unlink(missing_ok=True) # what an earlier profile said
     return out
 
 @patch
@@ -404,15 +405,17 @@ def check_machine(
     documented, # A documented file that may be there
     machine:dict, # What describes this machine and its software
     force:bool=False, # Replace in any case
-):
+)->bool: # Whether to begin anew
     "Refuse to write over the measurements of another machine, precision or version"
-    if force: return
+    if force: return True
     if not Path(rich).exists():
         if Path(documented).exists(): raise GalvatronError(f'{documented} is there without {Path(rich).name}, so nothing says which machine it describes; use another folder, or --force to replace it')
-        return
-    old = read_json(rich); old = dict(device=old.get('device'), **{k:v for k,v in old.get('meta', {}).get('machine', {}).items() if k!='device'})
+        return False
+    meta = (d := read_json(rich)).get('meta', {}); old = meta.get('machine', {})|dict(device=d.get('device'))
     diff = [f'{k} {old.get(k)!r}, now {v!r}' for k,v in machine.items() if old.get(k)!=v]
-    if diff: raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
+    if diff and not meta.get('shipped'): raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
+    if diff: print(f'galvatron: {rich}: the profile that came with the package ({old["device"]}) is replaced, with all that it said', file=sys.stderr)
+    return bool(diff)
 
 # %% ../../nbs/03_profile.files.ipynb #49d82c11
 @dataclass(frozen=True)
@@ -632,7 +635,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
     "One field of one module at any width, batch and length; `mode` None means memory"
     what = f'{self.model} {fld} of {kind if kind!="layer" else "layertype_"+str(k)} ({form})'
     ws = self._measured(fld, kind, k, form)
-    if not ws: raise GalvatronError(f'{what} was not profiled')
+    if not ws: raise GalvatronError(f'{what} was not profiled; galvatron profile-model --profile_type {"computation" if mode else "memory"} measures it')
     def at(w, b): 
         if mode: return over_batch_and_length(ws[w], b, seq, mode, what)
         by = {}
@@ -640,7 +643,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
         return static_value({s:static_value(d, b) for s,d in by.items()}, seq)
     if len(ws)==1 and width not in ws:
         w0 = next(iter(ws))
-        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked')
+        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked: profile with a --max_tp_deg of {width} or more, or search with --max_tp_deg {w0}')
         return at(w0, batch*w0/width)
     return over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
 
@@ -870,7 +873,7 @@ def from_rich(cls:ModelProfile, d:dict, path=''):
             for k in IDENTITY: r[k]
         return cls(points=tuple(Point(**r) for r in d['points']), optimizer=tuple((r['mparams'],r['ms']) for r in d['optimizer']), depths=tuple(d['depths']),
                    **{k:tuple(d[k]) for k in ('seqs','layer_params','vocab_params')}, **{k:d[k] for k in ('model','precision','device','analytic','meta')})
-    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing') from None
+    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no model_profile_*.json; name the folder that the profile is in') from None
     except TypeError as e: raise GalvatronError(f'{path}: a row of points is malformed: {e}') from None
 
 # %% ../../nbs/03_profile.files.ipynb #49508ba1
@@ -905,7 +908,7 @@ def depth_rows(self:ModelProfile)->list:
     for b,s in at:
         seq = [s] if K==1 else list(self.seqs)
         if K>1 and s!=seq[0]: continue
-        rest = self.embed_ms(b, seq=seq[-1])[0] + self.head_ms(b, seq=seq[-1])[0]
+        rest = self.embed_ms(b, seq=seq[0])[0] + self.head_ms(b, seq=seq[-1])[0]
         for n in [[1]*K] + [[2 if j==k else 1 for j in range(K)] for k in range(K)]:
             out.append(dict(layers=n, batch=b, seq=seq, forward_ms=rest + sum(c*self.forward_ms(k, b, seq=seq[k]) for k,c in enumerate(n))))
     return out
@@ -1049,14 +1052,20 @@ def _find(folder, spec, precision, kind):
 
 # %% ../../nbs/03_profile.files.ipynb #1ac84045
 @patch
-def of_model(self:ModelProfile, spec, path)->ModelProfile:
-    "The profile itself; raises `GalvatronError` if its layers are not the model's"
-    ours = tuple(t.params for t in getattr(spec, 'layer_types', ()))
-    if ours and self.layer_params and ours!=self.layer_params:
-        raise GalvatronError(f"{path} is of another model: its layers have {', '.join(map(str, self.layer_params))} parameters, those of {spec.name} have {', '.join(map(str, ours))}; use another folder, or --force to replace it")
+def check_model(self:ModelProfile,
+    spec, # `ModelSpec`; anything without layers is not compared
+    path='', # For the message
+)->ModelProfile: # Itself
+    "Refuse a profile whose layers or vocabulary are another model's"
+    if not hasattr(spec, 'layer_types'): return self
+    say = lambda params: ', '.join(f'{n:,}' for n in params)
+    layers,vocab = tuple(t.params for t in spec.layer_types),self.meta.get('vocab') or spec.vocab
+    differ = [f'a layer has {say(self.layer_params)} parameters there and {say(layers)} here'] if self.layer_params!=layers else []
+    if spec.vocab and not .9<vocab/spec.vocab<1.1: differ.append(f'a vocabulary of {vocab:,} there and {spec.vocab:,} here')
+    if differ: raise GalvatronError(f'{path} describes another model of this name: {"; ".join(differ)}. Measure this one with galvatron profile-model --force, or into another folder with --output_dir')
     return self
 
-# %% ../../nbs/03_profile.files.ipynb #0192a308
+# %% ../../nbs/03_profile.files.ipynb #8c8487c0
 @patch(cls_method=True)
 def load(cls:ModelProfile,
     folder, # Folder of model profiles (a model's configs), or one rich file
@@ -1064,13 +1073,12 @@ def load(cls:ModelProfile,
     precision:str='bf16', # fp32, fp16 or bf16
 ):
     "Read a profile: the rich file if it is there, else the documented files"
-    p = folder if Path(folder).is_file() else _find(folder, spec, precision, 'rich')
-    if p: return cls.from_rich(read_json(p), p).of_model(spec, p)
+    if Path(folder).is_file(): return cls.from_rich(read_json(folder), folder)
+    if (p := _find(folder, spec, precision, 'rich')): return cls.from_rich(read_json(p), p).check_model(spec, p)
     found = {k:p for k in ('computation','memory') if (p := _find(folder, spec, precision, k))}
     if not found:
         name = stems(spec)[0]
-        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}; '
-                             'make it with galvatron profile-model, or use --analytic')
+        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}')
     return cls.from_documented({k:read_json(p) for k,p in found.items()}, spec, precision)
 
 # %% ../../nbs/03_profile.files.ipynb #fa69431a
