@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
            'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'LayerStrategy',
-           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'auto_chunks', 'swatch',
-           'text_table', 'html_table', 'html_bar', 'html_legend']
+           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'write_text', 'auto_chunks',
+           'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
-import difflib, json, math, os, re
+import difflib, json, math, os, re, tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -217,13 +217,17 @@ def from_text(cls:Plan,
     **kwargs, # Everything else of the plan
 )->Plan:
     "The plan with this short form; raises `GalvatronError` if it is none"
-    default,layers,div = kwargs.get('default_dp_type', 'ddp'),[],[]
+    default,layers,div,sizes = kwargs.get('default_dp_type', 'ddp'),[],[],set()
     for stage in text.split('||'):
         start = len(layers)
         for run in stage.split(','):
             name,times = re.fullmatch(r'(.*?)(?: x(\d+))?', run.strip()).groups()
             layers += [LayerStrategy.from_text(name, default)]*int(times or 1)
+            pp,k,_,d,*_ = _name.fullmatch(name.strip()).groups()
+            sizes.add((int(pp), int(k)*int(d)))
         div.append(len(layers)-start)
+    if len(sizes)>1 or sizes!={(len(div), max(sizes)[1])}:
+        raise GalvatronError(f"plan {text!r}: its names speak of {' and '.join(f'{p} stages of {n} ranks' for p,n in sorted(sizes))}, and it has {len(div)} stages (stages are separated by ||)")
     return cls(layers, pp_deg=len(div), pp_division=div, **kwargs)
 
 # %% ../nbs/00_plan.ipynb #3f21206c
@@ -443,16 +447,25 @@ def load(cls:Plan,
     return cls.from_json(text, world_size, spec, options, where=path, **fallback)
 
 # %% ../nbs/00_plan.ipynb #cf3ea2f8
+def write_text(path, text:str):
+    "Write `text` to `path` in one step: readers see the old file or the new one, never half"
+    path,tmp = Path(path),None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd,tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+        with os.fdopen(fd, 'w', encoding='utf-8', newline='') as f: f.write(text)
+        os.chmod(tmp, 0o644)
+        os.replace(tmp, path)
+    except OSError as e: raise GalvatronError(f'{path} cannot be written: {e.strerror or e}') from None
+    finally:
+        if tmp and os.path.exists(tmp): os.unlink(tmp)
+
+# %% ../nbs/00_plan.ipynb #edeb06c8
 @patch
 def save(self:Plan, path)->Path:
     "Write the plan to a file, whole or not at all"
-    path,text = Path(path),self.to_json().encode('utf-8')
-    tmp = path.with_name(f'.{path.name}.{os.getpid()}')
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        tmp.write_bytes(text)
-        return tmp.replace(path)
-    except OSError as e: raise GalvatronError(f'{path} cannot be written: {e.strerror}') from None
+    write_text(path, self.to_json())
+    return Path(path)
 
 # %% ../nbs/00_plan.ipynb #26491eda
 @patch

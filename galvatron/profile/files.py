@@ -5,44 +5,29 @@
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
            'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
-           'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
+           'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine',
            'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value',
-           'sequence_value', 'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
-           'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
-           'analytic_ends', 'analytic_point']
+           'sequence_value', 'growing', 'fitted', 'over_batch_and_length', 'over_width', 'form_of', 'model_files',
+           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
+           'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
-import hashlib,json,os,re,sys,tempfile
+import hashlib,itertools,json,math,re,sys
 from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, html_table, text_table
+from ..plan import GalvatronError, html_table, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
 OPS = 'all_reduce','all_gather','reduce_scatter','all_to_all','p2p','p2p_both'
 FORMS = 'tp','sp','ulysses' # how `width` ranks share a layer: Megatron tensor parallel, the same with its sequence parallelism, Ulysses
-
-# %% ../../nbs/03_profile.files.ipynb #a3a43415
-def write_text(path, text:str):
-    "Write `text` to `path` in one step: readers see the old file or the new one, never half"
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd,tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-    except OSError as e: raise GalvatronError(f'cannot write {path}: {e.strerror or e}') from None
-    try:
-        with os.fdopen(fd, 'w') as f: f.write(text)
-        os.chmod(tmp, 0o644)
-        os.replace(tmp, path)
-    except BaseException:
-        if os.path.exists(tmp): os.unlink(tmp)
-        raise
 
 # %% ../../nbs/03_profile.files.ipynb #a55fae46
 def read_json(path)->dict:
@@ -96,6 +81,16 @@ def fit_line(
     return AlphaBeta(*map(float, (*sol, err.mean(), err.max())), '; '.join(bad))
 
 # %% ../../nbs/03_profile.files.ipynb #b8c03bb3
+def measurement(
+    v, # What a file says
+    what, # Its key, for the message
+    least:float=0., # Smallest possible value
+)->float:
+    "A number that may be a measurement; raises `GalvatronError` for text, nothing, NaN, infinity and values that are too small"
+    if isinstance(v, Real) and not isinstance(v, bool) and least<=v<float('inf'): return v
+    raise GalvatronError(f'{what}: {v!r} is no measurement (allowed: numbers from {least:g})')
+
+# %% ../../nbs/03_profile.files.ipynb #15f18218
 @dataclass(frozen=True)
 class Table:
     "Measured times of one operation over message sizes"
@@ -105,6 +100,7 @@ class Table:
 
     def __post_init__(self):
         if not len(self.bytes)==len(self.ms)>0: raise GalvatronError(f'a table needs as many times as sizes, got {len(self.ms)} and {len(self.bytes)}')
+        for v in (*self.bytes, *self.ms): measurement(v, 'a table')
         order = sorted(range(len(self.bytes)), key=lambda i: self.bytes[i])
         for k in ('bytes','ms','spread'):
             v = getattr(self, k)
@@ -151,8 +147,8 @@ def ranks_per_node(
     stride:int, # Distance between neighbours
     gpus_per_node:int, # Ranks of one node
 )->int: # Ranks of the group that share a node
-    "How many ranks of a group sit together; groups start at multiples that keep them aligned"
-    return min(size, max(1, gpus_per_node//stride))
+    "The fewest ranks of a group that sit together; groups start at multiples of their span"
+    return max(1, math.gcd(gpus_per_node, size*stride)//stride)
 
 # %% ../../nbs/03_profile.files.ipynb #0ceaa66f
 @dataclass
@@ -286,6 +282,7 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
         return cls(tables=tab, overlap={k:tuple(v) for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None
+    except (TypeError,AttributeError,GalvatronError) as e: raise GalvatronError(f'{path}: tables or overlap are malformed: {e}') from None
 
 # %% ../../nbs/03_profile.files.ipynb #53f7db93
 def hardware_files(nodes:int, gpus:int)->dict: # Kind -> file name
@@ -314,7 +311,8 @@ _SP = dict(all_reduce='allreduce', all_to_all='all2all')
 # %% ../../nbs/03_profile.files.ipynb #2a32546d
 _LINE = tuple(2**i for i in range(16, 31))
 
-def _from_bandwidth(op, size, gbps):
+def _from_bandwidth(op, size, gbps, key):
+    gbps = measurement(gbps, key, 1e-9)
     return Table(_LINE, tuple(bus_factor(op, size)*n/(gbps*1e6) for n in _LINE))
 
 # %% ../../nbs/03_profile.files.ipynb #72d95833
@@ -323,11 +321,11 @@ def _documented_tables(doc, world):
     tab,times = {},{}
     for k,v in doc.get('allreduce', {}).items():
         if (m := re.fullmatch(r'allreduce_size_(\d+)_consec_([01])', k)):
-            n = int(m[1]); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v)
+            n = int(m[1]); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v, k)
     for k,v in doc.get('p2p', {}).items():
-        if (m := re.fullmatch(r'pp_size_(\d+)', k)): tab['p2p', int(m[1]), world//int(m[1])] = _from_bandwidth('p2p', int(m[1]), v)
+        if (m := re.fullmatch(r'pp_size_(\d+)', k)): tab['p2p', int(m[1]), world//int(m[1])] = _from_bandwidth('p2p', int(m[1]), v, k)
     for k,v in doc.get('sp', {}).items():
-        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],int(m[2])), {})[int(m[3])*MIB] = v
+        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],int(m[2])), {})[int(m[3])*MIB] = measurement(v, k)
     for (o,n),t in times.items(): tab[{v:k for k,v in _SP.items()}[o], n, 1] = Table(tuple(t), tuple(t.values()))
     return tab
 
@@ -346,6 +344,7 @@ def _derived(tab):
 def from_documented(cls:HardwareProfile, doc:dict, num_nodes:int, gpus_per_node:int):
     "A profile from the contents of the documented files"
     coe = doc.get('overlap', {}).get('overlap_coe')
+    if coe is not None: measurement(coe, 'overlap_coe', 1.)
     return cls(num_nodes, gpus_per_node, _derived(_documented_tables(doc, num_nodes*gpus_per_node)), {o:(coe,coe) for o in OPS} if coe else {},
                meta=dict(source='documented files; all_gather and reduce_scatter taken as half an all_reduce'), documented=doc)
 
@@ -556,13 +555,41 @@ def static_value(at:dict, x:float):
 def batch_value(at:dict, x:float):
     "The least-squares line through all measured batches"
     if len(at)<2: raise GalvatronError(f'profile_mode batch needs at least 2 measured batch sizes, found {sorted(at)}')
-    return float(np.polyval(np.polyfit(list(at), list(at.values()), 1), x))
+    return fitted(at, x, 1)
 
-# %% ../../nbs/03_profile.files.ipynb #4a2200ab
 def sequence_value(at:dict, x:float):
     "A parabola over measured lengths (a line through two)"
     if len(at)<2: raise GalvatronError(f'profile_mode sequence needs at least 2 measured lengths, found {sorted(at)}')
-    return float(np.polyval(np.polyfit(list(at), list(at.values()), min(2, len(at)-1)), x))
+    return fitted(at, x, 2)
+
+# %% ../../nbs/03_profile.files.ipynb #4a2200ab
+def growing(
+    x, y, # Measured sizes and values
+    degree:int, # Of the polynomial
+)->np.ndarray: # Coefficients as of `np.polyfit`, highest power first
+    "The least-squares polynomial none of whose coefficients is negative"
+    powers = np.arange(degree, -1, -1)
+    terms,y = np.asarray(x, float)[:,None]**powers, np.asarray(y, float)
+    best = np.zeros(degree+1),np.inf
+    for kept in itertools.product((True,False), repeat=degree+1): # all of them first
+        c = np.zeros(degree+1)
+        c[[*kept]] = np.linalg.lstsq(terms[:,kept], y, rcond=None)[0]
+        off,fine = ((terms@c-y)**2).sum(),(c*terms.max(0)>=-1e-9*np.abs(y).max()).all() # rounding is no sign
+        if fine and off<best[1]: best = c.clip(0),off
+        if fine and all(kept): break
+    return best[0]
+
+def fitted(
+    at:dict, # Measured size: value
+    x:float, # Any size
+    degree:int, # Of the polynomial; fewer points give a lower one
+)->float:
+    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside"
+    xs,ys = zip(*sorted(at.items()))
+    degree,edge = min(degree, len(xs)-1),min(max(x, xs[0]), xs[-1])
+    inside = max(0., float(np.polyval(np.polyfit(xs, ys, degree), edge)))
+    if edge==x or not inside: return inside
+    return inside*float(np.polyval(g := growing(xs, ys, degree), x)/np.polyval(g, edge))
 
 # %% ../../nbs/03_profile.files.ipynb #27d28cfe
 def over_batch_and_length(
@@ -964,8 +991,8 @@ def computation_points(d:dict, seqs)->list:
     for k,v in d.items():
         if (m := _LAYER.match(k)):
             t,b = int(m[1]),int(m[2] or 1)
-            out.append(Point('layer', t, batch=b, seq=int(m[3] or seqs[min(t, len(seqs)-1)]), forward_ms=v*b))
-        elif (m := _OTHER.match(k)): out.append(Point('head', batch=int(m[1] or 1), seq=int((m[2] or str(seqs[0])).split(',')[0]), forward_ms=v*int(m[1] or 1)))
+            out.append(Point('layer', t, batch=b, seq=int(m[3] or seqs[min(t, len(seqs)-1)]), forward_ms=measurement(v, k)*b))
+        elif (m := _OTHER.match(k)): out.append(Point('head', batch=int(m[1] or 1), seq=int((m[2] or str(seqs[-1])).split(',')[-1]), forward_ms=measurement(v, k)*int(m[1] or 1)))
     return out
 
 # %% ../../nbs/03_profile.files.ipynb #2ee23db2
@@ -973,10 +1000,16 @@ def _by_seq(v, seq):
     "The nested layout of a memory entry, from the nested or the flat one"
     return {str(seq):v} if v.keys() & {'parameter_size','model_states','activation'} else v
 
-def _memory_layer(k, v, sp, seqs):
+def _entry(e, key, name):
+    "A part of a memory file's entry: bytes by width, or one number"
+    if name not in e: raise GalvatronError(f'memory profile, {key}: key {name!r} is missing')
+    for w,a in e[name].items() if isinstance(e[name], dict) else [('', e[name])]: measurement(a, f'memory profile, {key}, {name} {w}'.rstrip())
+    return e[name]
+
+def _memory_layer(key, k, v, sp, seqs):
     "Points of one layer type's entry"
     for s,e in _by_seq(v, seqs[min(k, len(seqs)-1)]).items():
-        act = e['tp_activation_per_bsz_dict']; ck = act.get('checkpoint')
+        act = _entry(e, key, 'tp_activation_per_bsz_dict'); ck = act.get('checkpoint')
         for w,a in act.items():
             if w=='checkpoint': continue
             w,form = int(w),'sp' if sp and w!='1' else 'tp'
@@ -988,12 +1021,12 @@ def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by typ
     out,params = [],{}
     for key,v in sorted(d.items()):
         if (m := re.fullmatch(r'layertype_(\d+)(_sp)?', key)):
-            k = int(m[1]); out += _memory_layer(k, v, m[2], seqs)
-            params.setdefault(k, int(round(next(iter(_by_seq(v, 0).values()))['parameter_size']*MIB/4)))
-        elif re.fullmatch(r'other_memory_pp_off(_sp)?', key):
-            for s,e in _by_seq(v, seqs[0]).items():
-                act = e['activation'] if isinstance(e['activation'], dict) else {'1':e['activation']}
-                out += [Point('head', width=int(w), batch=1, seq=int(s.strip('[]').split(',')[0]), peak_mib=a) for w,a in act.items()]
+            k = int(m[1]); out += _memory_layer(key, k, v, m[2], seqs)
+            for e in _by_seq(v, 0).values(): params.setdefault(k, int(round(_entry(e, key, 'parameter_size')*MIB/4)))
+        elif (m := re.fullmatch(r'other_memory_pp_off(_sp)?', key)):
+            for s,e in _by_seq(v, seqs[-1]).items():
+                act = _entry(e, key, 'activation')
+                out += [Point('head', 0, 'sp' if m[1] and w!='1' else 'tp', int(w), 1, int(s.strip('[]').split(',')[-1]), peak_mib=a) for w,a in (act if isinstance(act, dict) else {'1':act}).items()]
     ck = {p.seq:p.checkpoint_mib for p in out if p.kind=='layer' and p.type==0 and p.width==1 and p.checkpoint_mib is not None}
     return out + [Point('embed', batch=1, seq=s, activation_mib=c) for s,c in ck.items()], tuple(params[k] for k in sorted(params))
 
