@@ -89,7 +89,7 @@ def test_model_files_of_every_generation(name, tmp_path):
 def test_t5_has_two_types():
     m = ModelProfile.from_documented(dict(computation={'layernum[1,1]_bsz8_seq[512,256]':30., 'layernum[2,1]_bsz8_seq[512,256]':38., 'layernum[1,2]_bsz8_seq[512,256]':46.},
         memory={'other_memory_pp_off_sp':{'[512,256]':{'model_states':{'1':1684.77},'activation':{'1':100.}}}}), 't5')
-    assert m.forward_ms(0, 1, seq=512)==pytest.approx(1.) and m.forward_ms(1, 1, seq=256)==pytest.approx(2.) and m.head_peak_mib(1, seq=512)==100.
+    assert m.forward_ms(0, 1, seq=512)==pytest.approx(1.) and m.forward_ms(1, 1, seq=256)==pytest.approx(2.) and m.head_peak_mib(1, seq=256)==100.
 
 # --- hardware
 

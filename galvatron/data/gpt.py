@@ -527,8 +527,9 @@ def build_datasets(
     "Datasets of a run"
     options, cache = DocumentOptions(eod, args.eod_mask_loss, args.reset_position_ids, args.reset_attention_mask), args.data_cache_path or True
     kind = kind or GPTSamples(vocab_size, seq_length, seed, cache, args.mmap_bin_files, options)
-    if args.mock_data: return [kind.mock(n, seed+i) if n else None for i,n in enumerate(samples)]
     own = [args.train_data_path, args.valid_data_path, args.test_data_path]
+    if args.mock_data and (args.data_path or any(own)): raise GalvatronError('--mock-data and token files are both given; one of them is too many')
+    if args.mock_data: return [kind.mock(n, seed+i) if n else None for i,n in enumerate(samples)]
     if bool(args.data_path)==any(own) or any(own) and not own[0] and samples[0]!=0:
         raise GalvatronError('give either --data-path, or --train-data-path (and --valid-data-path, --test-data-path), or --mock-data')
     make = lambda words,n,**kw: blend(words, n, lambda p,n: kind.read(p, n, **kw), cache)
