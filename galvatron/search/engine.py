@@ -215,8 +215,8 @@ def chain(
 
 # %% ../../nbs/12_search.engine.ipynb #8754730c
 ONE_BYTE = 1/MIB
-EFFORT = 10_000_000_000 # array elements that a search goes through before it stops with the best plan found
-HARD = 4_500_000_000 # and those after which a search is a hard one, for which the whole game is played
+EFFORT = 6_000_000_000 # array elements that a search goes through before it stops with the best plan found
+HARD = 500_000_000 # and those after which a search is a hard one, for which the whole game is played
 
 @dataclass(eq=False)
 class Engine:
@@ -380,6 +380,7 @@ class Uniform:
     engine:Engine
     config:Config
     chain:Chain
+    done:bool = True # A sketch is already the best plan
 
     @property
     def bound(self): return _second_bound(self.chain)
@@ -399,7 +400,7 @@ class Uniform:
             self.found = replace(got if got.ms<self.found.ms else self.found, bound=min(self.found.bound, got.bound))
         return self.found
 
-    def prove(self, cap=np.inf) -> Solution: return self.found
+    def rung(self, cap=np.inf) -> Solution: return self.found
 
 # %% ../../nbs/12_search.engine.ipynb #e6910beb
 @patch
@@ -418,17 +419,29 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
         else:
             sketched.append((bound, n, *what))
             self.attempt('sketch', *sketched[-1], keep)
+            sketched[-1] = (self.played(bound, *what, keep), *sketched[-1][1:])
+            if self.is_far(*sketched[-1], keep): self.attempt('polish', *sketched[-1], keep)
     sketched = [(self.played(bound, *job, keep), n, *job) for bound, n, *job in sketched]
     self.lost = min(self.lost, self.bound_open(queue, keep, min([self.cap(keep), *(j[0] for j in sketched)])))
-    for job in sorted(sketched, key=lambda j: j[:2]):
-        bar.update()
-        if job[0] >= self.cap(keep, job[2]): continue
-        if self.spent(keep): self.lost = min(self.lost, job[0])
-        else: self.attempt('prove', *job, keep)
+    self.prove(sketched, keep, bar)
     bar.close()
     best = sorted(self.found.values(), key=lambda f: (f.per_sample, f.config))[:keep]
     self.bound = min(self.lost, best[0].per_sample, self.bound_left_out(min(self.lost, best[0].per_sample))) if best else np.inf
     return best
+
+# %% ../../nbs/12_search.engine.ipynb #fb28382b
+@patch
+def prove(self:Engine, jobs, keep, bar):
+    "Raise the lowest bound, rung by rung, until all have been closed or the effort is spent"
+    heapq.heapify(jobs)
+    while jobs and not self.spent(keep):
+        bar.update()
+        bound, n, c, problem = heapq.heappop(jobs)
+        if bound >= self.cap(keep, c): continue
+        s = self.attempt('rung', bound, n, c, problem, keep)
+        if problem.done: self.lost = min(self.lost, s.bound/c.bsz)
+        else: heapq.heappush(jobs, (max(bound, s.bound/c.bsz), n, c, problem))
+    self.lost = min([self.lost, *(bound for bound, _, c, _ in jobs if bound < self.cap(keep, c))])
 
 # %% ../../nbs/12_search.engine.ipynb #4d8b2735
 @patch
@@ -464,8 +477,8 @@ def attempt(self:Engine, how, bound, n, c, problem, keep):
     cap = self.cap(keep, None if own and own.config==c else c)
     s = getattr(problem, how)(cap*c.bsz)
     self.log.append((c, how, bound*c.bsz, s, time.perf_counter()-t))
-    if how=='prove': self.lost = min(self.lost, s.bound/c.bsz)
     if s.layers and (own is None or s.ms/c.bsz < own.per_sample): self.found[c.family] = Found(c, s.ms, self.plan_of(c, s))
+    return s
 
 # %% ../../nbs/12_search.engine.ipynb #3e2d5017
 @patch
@@ -484,10 +497,15 @@ def refine(self:Engine, level, what, bound=0.0, keep=1):
 
 # %% ../../nbs/12_search.engine.ipynb #ec956556
 @patch
+def is_far(self:Engine, bound, n, c, problem, keep) -> bool:
+    "Is the search a hard one, and this bound far from what there is to beat?"
+    if self.effort.left > EFFORT-HARD or not isinstance(problem, Pipeline): return False
+    return max(bound, problem.bound/c.bsz) < self.cap(keep, c)*(1-FAR) < np.inf
+
+@patch
 def played(self:Engine, bound, c, problem, keep) -> float: # ms a sample
-    "The bound of a problem, after the whole game if it is far from what there is to beat"
-    beat = self.cap(keep, c)
-    if self.effort.left > EFFORT-HARD or not isinstance(problem, Pipeline) or not np.isfinite(beat) or bound >= beat*(1-FAR): return bound
+    "The bound of a problem, after the whole game if that can matter"
+    if not self.is_far(bound, 0, c, problem, keep): return bound
     problem.play()
     return max(bound, problem.bound/c.bsz)
 

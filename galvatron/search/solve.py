@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'STEP', 'TOUCHED', 'HASTE', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP', 'TRACED',
-           'TIGHT', 'FAR', 'LONG', 'TAKEN', 'SHARP', 'FEW', 'OTHER_BORDERS', 'TOGETHER', 'NEAR', 'SKETCHES', 'WIDTH',
-           'ROUNDS', 'MIXES', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of',
-           'Price', 'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count',
-           'path_of', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
-           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR', 'SKETCHES',
+           'NEARBY', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'HIGHEST', 'Spent',
+           'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices',
+           'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of', 'standard_paths',
+           'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture', 'memory_edges',
+           'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import combinations
 
 import numpy as np
 from fastcore.basics import patch
@@ -354,6 +356,7 @@ def contents(
     cap:float, # Largest weighted time
     scalar:bool = False, # For each pair of outer layouts only the cheapest is wanted,
     slack:float = 0.0, # and only if it costs at most this much more than the cheapest of all
+    most:int = 0, # Labels of a position (0: the usual limit)
 ) -> Options: # or None if there are none for certain
     "Contents of a stage that fit and cost no more than the cap, undominated for each pair of outer layouts"
     L, trail, complete = _Labels(*np.full((2, 1), -1), np.zeros((1, 4)), np.full(1, s.floor), np.full(1, s.chain.base[s.j]), np.zeros((1, len(s.chain.summed[s.j])))), [], np.inf
@@ -362,10 +365,10 @@ def contents(
         L, bound = _put_in_front(s, L, p, ps, low[p], cap)
         if not len(bound): return None if complete==np.inf else Options(np.zeros((0, 4)), *np.zeros((2, 0), int), np.zeros((0, len(s.types)), int), complete)
         keep = _distinct(s, L, p, high[p], wide[p], scalar)
-        most = LIMIT if s.chain.effort.left>0 else HASTE
-        if len(keep)>most:
+        allowed = (most or LIMIT) if s.chain.effort.left>0 else HASTE
+        if len(keep)>allowed:
             keep = keep[np.argsort(bound[keep], kind='stable')]
-            keep, complete = keep[:most], min(complete, bound[keep[most]])
+            keep, complete = keep[:allowed], min(complete, bound[keep[allowed]])
         L = L.take(keep)
         trail.append((L.up, L.k))
     cost = L.time@s.weight
@@ -409,6 +412,7 @@ class Single:
     "A search without a pipeline"
     chain:Chain
     found:Solution = None # The best plan
+    done:bool = True # There is nothing left to prove
 
     @cached_property
     def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
@@ -441,9 +445,12 @@ def sketch(
 
 # %% ../../nbs/11_search.solve.ipynb #ed6b4d9e
 @patch
-def prove(self:Single, cap=np.inf) -> Solution:
+def rung(self:Single, cap=np.inf) -> Solution:
     "The same: a sketch without a pipeline is already the best plan"
     return self.found or self.sketch(cap)
+
+@patch
+def prove(self:Single, cap=np.inf) -> Solution: return self.rung(cap)
 
 # %% ../../nbs/11_search.solve.ipynb #12a15491
 def longest(
@@ -743,6 +750,8 @@ def slowest_stage(
         known |= new
 
 # %% ../../nbs/11_search.solve.ipynb #125f8560
+RUNG = 2e-3 # the first step of a proof, relative
+
 @dataclass(eq=False)
 class Pipeline:
     "State of a search over stages"
@@ -756,6 +765,10 @@ class Pipeline:
     pre:np.ndarray = None # [paths, P+1, L+1]
     suf:np.ndarray = None # [paths, P+1, L+1]
     exact:dict = field(default_factory=dict) # Cheapest real contents, or None where nothing fits, of (stage, group of edges)
+    most:int = 0 # Labels of a position when contents are listed (0: the usual limit)
+    top:float = -np.inf # The last rung of a proof: a plan that is faster has been found, or its bound is in `lost`
+    step:float = RUNG # To the next rung, relative; a time to beat that is not further away than two steps is gone for at once
+    done:bool = False # The proof has ended
 
     @property
     def limit(self): return self.ms*(1-MARGIN)     # a bound from here on cannot belong to a better plan
@@ -816,8 +829,10 @@ def tighten(
         mix, share = best_mixture(A)
         mixed = len(self.W)-1 if (mixture := self.add_paths([(np.tensordot(mix, np.array(self.W), 1), mix@np.array(self.q))])) else int(mix.argmax())
         mean = [np.tensordot(share, np.array(v), 1) for v in zip(*plans)]
-        if (c.iteration(*mean) if whole else (mix@A).min()) - self.bound < TIGHT*self.bound: return mix       # no mixture can do much better
-        if whole: new |= self.add_paths([path_of(*mean, c.chunks, c.kind, short=True)])
+        path = path_of(*mean, c.chunks, c.kind, short=True) if whole else None
+        most = (path[0]*mean[0]).sum()+path[1]@mean[1] if path else (mix@A).min()
+        if most - self.bound < TIGHT*self.bound: return mix                            # no mixture can do much better
+        if path: new |= self.add_paths([path])
         if not (mixture or whole and (new or mixed!=before)): return mix
     return mix
 
@@ -856,13 +871,17 @@ def refresh(self:Pipeline):
     self.pre, self.suf = np.array([s[0] for s in sums]), np.array([s[1] for s in sums])
 
 # %% ../../nbs/11_search.solve.ipynb #0b345e15
+OTHER_BORDERS = 2e-3 # of a stage's share: how much dearer a content with other outer layouts may be and still be looked at
+
 @patch
 def solve_content(self:Pipeline, content) -> Options: # with the cheapest contents only, or None
     "The exact least weighted time of (stage, group of edges, with what is paid once or without)"
     if content not in self.exact:
         c, (j, k, once) = self.chain, content
         g, weight = groups_of(c), self.plain_weight(once)
-        make = lambda: cheapest(stage_of(c, j, g.segs[k], g.ends[k], weight), slack=2*c.arrive.sum(-1).max())
+        def make():
+            s = stage_of(c, j, g.segs[k], g.ends[k], weight)
+            return cheapest(s, slack=min(2*c.arrive.sum(-1).max(), OTHER_BORDERS*sum(s.cost[t].min() for t in s.types))) if s.possible else None
         self.exact[content] = make() if any(g.ends[k]) else c.recall(('content', int(c.flight[j]), j>0, c.base[j], c.floor[j], *c.others[j], c.budget, k, weight[2]), make)
     return self.exact[content]
 
@@ -931,7 +950,6 @@ def sharpen(self:Pipeline):
 
 # %% ../../nbs/11_search.solve.ipynb #6a833820
 FEW = 64 # open contents up to which the game is played exactly
-OTHER_BORDERS = 2e-3 # of a stage's share: how much dearer a content with other outer layouts may be and still be looked at
 
 @patch
 def exact_answer(self:Pipeline, i):
@@ -1076,7 +1094,7 @@ def content_options(self:Pipeline, j, k, pairs, others, total):
     room = np.where(W[:, PER_MICRO].min(1)[:, None]>0, (self.ms-total[:, *at])/np.maximum(W[:, PER_MICRO].min(1), 1e-9)[:, None], np.inf).max(1)
     i, fixed = int(room.argmin()), W@c.fixed[j]
     s = stage_of(c, j, g.segs[k], g.ends[k], W[i])
-    o = contents(s, prices(s), (self.ms-others[i][at]).max()-fixed[i]) if s.possible else None
+    o = contents(s, prices(s), (self.ms-others[i][at]).max()-fixed[i], most=self.most) if s.possible else None
     if o is None: return {}
     if np.isfinite(o.complete): self.lost = min(self.lost, others[i][at].min()+fixed[i]+o.complete)
     own, out = o.time@W.T+fixed, {}
@@ -1117,26 +1135,114 @@ def tails(self:Pipeline, options):
 
 # %% ../../nbs/11_search.solve.ipynb #9312fb5d
 @patch
+def below(self:Pipeline, top, most=0):
+    "The same problem with another time to beat"
+    p = Pipeline(self.chain, top, W=list(self.W), q=list(self.q), edges=self.edges.copy(), exact=self.exact, most=most)
+    p.refresh()
+    return p
+
+@patch
+def learn(self:Pipeline, p):
+    "Take over a better plan and the paths of another search of the same problem"
+    if p.best and p.ms < self.ms: self.ms, self.best = p.ms, p.best
+    self.add_paths(list(zip(p.W, p.q))[len(self.W):])
+
+# %% ../../nbs/11_search.solve.ipynb #a9fed535
+NEARBY, LISTED, BEAM, POLISHES = 2e-3, 300, 100, 12 # above the bound, relative; labels of a position; prefixes; rounds
+FREE = (2, 100), (3, 300) # stages that are free together; prefixes
+
+@patch
+def polish(
+    self:Pipeline,
+    cap:float = np.inf, # Only a faster plan matters, ms
+) -> Solution:
+    "Look for a better plan among contents that cost little more than the bound says"
+    if cap < self.ms: self.ms, self.best = cap, ()
+    if not np.isfinite(self.bound) or self.bound >= self.limit: return self.solution()
+    p = self.below(min(self.bound*(1+NEARBY), self.ms), LISTED)
+    try:
+        p.narrow()
+        options = p.all_options()
+        p.ms = self.ms*(1+FAR)                   # one that is not better yet may become so
+        for n in range(POLISHES):
+            if not p.round_of(options, BEAM): break
+        for n, width in FREE if p.best else (): p.vary(options, n, width)
+    except Spent: pass
+    self.learn(p)
+    return self.solution()
+
+# %% ../../nbs/11_search.solve.ipynb #d84fa464
+@patch
+def vary(self:Pipeline, options, n, width):
+    "Search anew what `n` stages of the best plan could hold, for any `n` of them, while that helps"
+    before = np.inf
+    while self.ms < before*(1-MARGIN):
+        before = self.ms
+        for free in combinations(range(self.chain.pp), min(n, self.chain.pp)):
+            for _ in range(ROUNDS):
+                known = self.ms
+                if not self.round_of(self.around(options, free), width) and self.ms==known: break
+
+# %% ../../nbs/11_search.solve.ipynb #1c847e49
+@patch
+def around(self:Pipeline, options, free):
+    "The options that are left when all other stages stay as they are in the best plan"
+    cuts, layers, starts, out = np.cumsum((0, *self.best[0])).tolist(), np.array(self.best[1]), {0}, {}
+    for j, (l, r) in enumerate(zip(cuts, cuts[1:])):
+        if j in free: here = {a: [(b, o) for b, o in options.get((j, a), []) if b==r or j+1 in free] for a in starts}
+        else: here = {l: [(r, o.take(np.flatnonzero((o.layers==layers[l:r]).all(1))[:1])) for b, o in options.get((j, l), []) if b==r]}
+        out |= {(j, a): found for a, found in here.items() if found}
+        starts = {b for found in here.values() for b, _ in found}
+    return out
+
+# %% ../../nbs/11_search.solve.ipynb #6ca23adf
+@patch
+def round_of(self:Pipeline, options, width):
+    "Put contents together and simulate what survives; says whether that has found a new path"
+    tails = self.tails(options)
+    if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return False
+    none, table = np.full((self.chain.move.shape[1], len(self.W)), np.inf), {(j, l, r): o for (j, l), v in options.items() for r, o in v}
+    trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)
+    return self.simulate(trail, table) if trail else False
+
+# %% ../../nbs/11_search.solve.ipynb #15b674f9
+@patch
 def exhaust(self:Pipeline, width, rounds):
     "Look at every plan that could be better than the best one, or say below which bound it is not known"
     self.narrow()
     self.sharpen()
     if self.bound < self.limit and len(self.open_contents())<=FEW: self.tighten(MIXES, self.exact_answer); self.narrow()
     if self.bound >= self.limit: return
-    options = self.all_options()
-    table, lost = {(j, l, r): o for (j, l), v in options.items() for r, o in v}, self.lost
+    options, lost = self.all_options(), self.lost
     for n in range(rounds):
-        tails = self.tails(options)
-        if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return
-        none = np.full((self.chain.move.shape[1], len(self.W)), np.inf)
         self.lost = lost
-        trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)
-        fresh = self.simulate(trail, table) if trail else False
-        if self.lost>=min(lost, self.limit) or not fresh: return
+        if not self.round_of(options, width) or self.lost>=min(lost, self.limit): return
 
-# %% ../../nbs/11_search.solve.ipynb #a9fed535
+# %% ../../nbs/11_search.solve.ipynb #5108c13a
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
+GROWTH, HIGHEST = 1.5, 1e3 # of the steps from rung to rung; rung above the bound, relative, at which a search without any plan gives up
 
+@patch
+def rung(
+    self:Pipeline,
+    cap:float = np.inf, # Only a faster plan matters, ms
+    width:int = WIDTH, # Prefixes kept
+) -> Solution: # `bound` is what has been proved so far
+    "One step of a proof; `done` says whether it was the last"
+    if cap < self.ms: self.ms, self.best = cap, ()
+    low, p = max(self.bound, self.top), self
+    if low < self.limit:
+        if self.ms > low*(1+2*self.step): p = self.below(low*(1+self.step))
+        try: p.exhaust(width, ROUNDS)
+        except Spent: p.lost = p.bound
+        self.lost, self.top = min(self.lost, p.lost), p.limit
+        self.done = p is self or bool(p.best) or (self.lost < p.limit if np.isfinite(self.ms) else p.ms > HIGHEST*self.bound)
+        self.step *= GROWTH
+        if p is not self: self.learn(p)
+    else: self.done = True
+    return replace(self.solution(), bound=min(self.ms, max(self.bound, min(self.lost, max(low, self.top)))))
+
+# %% ../../nbs/11_search.solve.ipynb #16cb4e56
 @patch
 def prove(
     self:Pipeline,
@@ -1144,18 +1250,9 @@ def prove(
     width:int = WIDTH, # Prefixes kept
 ) -> Solution:
     "Best division and layers"
-    if cap < self.ms: self.ms, self.best = cap, ()
-    low, step, p = self.bound, 0.01, self
-    if not low < self.limit: return Solution(self.ms if self.best else np.inf, min(low, self.ms), *self.best)
-    try:
-        if np.isfinite(self.ms): self.exhaust(width, ROUNDS)
-        while not (np.isfinite(self.ms) or p.best or step>1e3):
-            p = Pipeline(self.chain, low*(1+step), W=self.W, q=self.q, edges=self.edges.copy(), exact=self.exact)
-            p.refresh()
-            p.exhaust(width, ROUNDS)
-            step *= 3
-    except Spent: p.lost = p.bound
-    return replace(p.solution(), bound=min(p.ms, max(p.lost, p.bound)))
+    while True:
+        s = self.rung(cap, width)
+        if self.done: return s
 
 # %% ../../nbs/11_search.solve.ipynb #bca63d33
 def prepare(
