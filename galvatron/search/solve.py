@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'STEP', 'TOUCHED', 'HASTE', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP', 'TRACED',
            'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR', 'SKETCHES',
-           'NEARBY', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'HIGHEST', 'Spent',
-           'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices',
-           'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of', 'standard_paths',
-           'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture', 'memory_edges',
-           'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'NEARBY', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP', 'HIGHEST',
+           'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price',
+           'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
+           'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture',
+           'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -598,7 +598,7 @@ def edge_bounds(
         every = [ways(chain, j, t) for t in T]
         if not all(len(w.k) for w in every): return out
         for moment in range(-1, len(chain.summed[j])):
-            chain.effort.left -= len(weights)*(STEP + out[0, 0].size)
+            chain.effort.left -= len(weights)*(2*STEP + TOUCHED*out[0, 0].size)
             mems = [w.full if moment<0 else w.sums[:, moment] for w in every]
             tails = [np.maximum(chain.base[j]+chain.floor[j], chain.base[j]+w.own) if moment<0 else 0.0*w.own for w in every]
             room = chain.budget - (0.0 if moment<0 else chain.summed[j][moment][2])
@@ -1220,7 +1220,7 @@ def exhaust(self:Pipeline, width, rounds):
 
 # %% ../../nbs/11_search.solve.ipynb #5108c13a
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
-GROWTH, HIGHEST = 1.5, 1e3 # of the steps from rung to rung; rung above the bound, relative, at which a search without any plan gives up
+GROWTH, CHEAP, HIGHEST = 4.0, 5e7, 1e3 # of the steps from rung to rung after one that took less than this many elements; rung above the bound, relative, at which a search without any plan gives up
 
 @patch
 def rung(
@@ -1233,11 +1233,12 @@ def rung(
     low, p = max(self.bound, self.top), self
     if low < self.limit:
         if self.ms > low*(1+2*self.step): p = self.below(low*(1+self.step))
+        left = self.chain.effort.left
         try: p.exhaust(width, ROUNDS)
         except Spent: p.lost = p.bound
         self.lost, self.top = min(self.lost, p.lost), p.limit
         self.done = p is self or bool(p.best) or (self.lost < p.limit if np.isfinite(self.ms) else p.ms > HIGHEST*self.bound)
-        self.step *= GROWTH
+        if not left-self.chain.effort.left > CHEAP: self.step *= GROWTH           # (where nothing is counted, always)
         if p is not self: self.learn(p)
     else: self.done = True
     return replace(self.solution(), bound=min(self.ms, max(self.bound, min(self.lost, max(low, self.top)))))
