@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'STEP', 'TOUCHED', 'HASTE', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP', 'TRACED',
            'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR', 'SKETCHES',
-           'NEARBY', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP', 'HIGHEST',
-           'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price',
-           'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
+           'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP',
+           'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price',
+           'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
            'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture',
            'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
 
@@ -1148,7 +1148,7 @@ def learn(self:Pipeline, p):
     self.add_paths(list(zip(p.W, p.q))[len(self.W):])
 
 # %% ../../nbs/11_search.solve.ipynb #a9fed535
-NEARBY, LISTED, BEAM, POLISHES = 2e-3, 300, 100, 12 # above the bound, relative; labels of a position; prefixes; rounds
+NEARBY, WIDEST, LISTED, BEAM, POLISHES = 2e-3, 0.2, 300, 100, 12 # above the bound, relative: at first, at most; labels of a position; prefixes; rounds
 FREE = (2, 100), (3, 300) # stages that are free together; prefixes
 
 @patch
@@ -1159,11 +1159,16 @@ def polish(
     "Look for a better plan among contents that cost little more than the bound says"
     if cap < self.ms: self.ms, self.best = cap, ()
     if not np.isfinite(self.bound) or self.bound >= self.limit: return self.solution()
-    p = self.below(min(self.bound*(1+NEARBY), self.ms), LISTED)
+    near = NEARBY
     try:
-        p.narrow()
-        options = p.all_options()
-        p.ms = self.ms*(1+FAR)                   # one that is not better yet may become so
+        while near < WIDEST:
+            p = self.below(min(self.bound*(1+near), self.ms), LISTED)
+            p.narrow()
+            p.sharpen()
+            options = p.all_options() if p.bound < p.limit else {}
+            if (0, 0) in p.tails(options): break
+            near *= GROWTH                          # contents are whole layers, and nothing is that close to the bound
+        p.ms = self.ms*(1+FAR)                      # one that is not better yet may become so
         for n in range(POLISHES):
             if not p.round_of(options, BEAM): break
         for n, width in FREE if p.best else (): p.vary(options, n, width)
