@@ -469,8 +469,9 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
         else:
             sketched.append((bound, n, *what))
             self.attempt('sketch', *sketched[-1], keep)
-            sketched[-1] = (self.played(bound, *what, keep), *sketched[-1][1:])
-            if self.is_far(*sketched[-1], keep): self.attempt('polish', *sketched[-1], keep)
+            if self.is_far(*sketched[-1], keep):
+                sketched[-1] = (self.played(bound, *what, keep), *sketched[-1][1:])
+                if sketched[-1][0] < self.cap(keep, what[0])*(1-FAR): self.attempt('polish', *sketched[-1], keep)
     sketched = [(self.played(bound, *job, keep), n, *job) for bound, n, *job in sketched]
     self.lost = min(self.lost, self.bound_open(queue, keep, min([self.cap(keep), *(j[0] for j in sketched)])))
     self.prove(sketched, keep, bar)
@@ -712,8 +713,8 @@ def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
     for need, _, c, chain in self.lean_chains():
         if need*(1+CLOSE) >= best: break
         low, high = need, best*(1-CLOSE) if at else need*(1+CLOSE)
-        while not at and not self.holds(c, chain, high) and high < 16*need: low, high = high, high+2*(high-need)
-        if not self.holds(c, chain, high): continue
+        while not (ok := self.holds(c, chain, high)) and not at and high < 16*need: low, high = high, high+2*(high-need)
+        if not ok: continue
         while high > low*(1+CLOSE):
             mid = (low+high)/2
             low, high = (low, mid) if self.holds(c, chain, mid) else (mid, high)

@@ -1245,6 +1245,7 @@ def rung(
         self.done = p is self or bool(p.best) or (self.lost < p.limit if np.isfinite(self.ms) else p.ms > HIGHEST*self.bound)
         if not left-self.chain.effort.left > CHEAP: self.step *= GROWTH           # (where nothing is counted, always)
         if p is not self: self.learn(p)
+        if p is self or p.best: self.top = self.ms
     else: self.done = True
     return replace(self.solution(), bound=min(self.ms, max(self.bound, min(self.lost, max(low, self.top)))))
 
