@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES', 'FEW_LAYERS',
-           'PLAN_COLUMNS', 'CLOSE', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles', 'Table',
-           'Engine', 'Found', 'Uniform', 'SearchResult', 'search', 'bounding_stages', 'binds', 'differences', 'compare',
-           'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'final_lines',
-           'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
+           'PLAN_COLUMNS', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles',
+           'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search', 'bounding_stages', 'binds', 'differences',
+           'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner',
+           'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, sys, time
@@ -693,10 +693,10 @@ def lean_chains(self:Engine) -> list: # of (MiB of tensors that any plan needs a
     return sorted(out, key=lambda o: o[:2])
 
 @patch
-def holds(self:Engine, c, chain, budget):
-    "Does a configuration have a plan within this budget?"
+def holds(self:Engine, c, chain, budget) -> tuple: # (layers of each stage, strategy of each layer), or ()
+    "A plan of a configuration within this budget"
     chain = replace(chain, budget=budget, effort=Effort())
-    return any(map(can_fit, Uniform(self, c, chain).alone())) if uniform_only(self.args) else can_fit(chain)
+    return next(filter(None, map(can_fit, Uniform(self, c, chain).alone())), ()) if uniform_only(self.args) else can_fit(chain)
 
 @patch
 def fits(self:Engine) -> bool:
@@ -704,24 +704,27 @@ def fits(self:Engine) -> bool:
     return any(need<=self.budget and self.holds(c, chain, self.budget) for need, _, c, chain in self.lean_chains())
 
 # %% ../../nbs/12_search.engine.ipynb #ab637a63
-CLOSE = 2e-4 # of the memory, to which the least is found
+CLOSE, ROUGHLY = 2e-4, 5e-3 # of the memory, to which the least is found; the same for advice
 
 @patch
-def leanest(self:Engine) -> tuple: # (MiB of a GPU, its plan or None)
+def leanest(
+    self:Engine,
+    close:float = CLOSE, # Of the memory, to which the least is found
+) -> tuple: # (MiB of a GPU, its plan or None)
     "The plan that needs least memory, at the smallest batch"
     best, at = np.inf, None
     for need, _, c, chain in self.lean_chains():
-        if need*(1+CLOSE) >= best: break
-        low, high = need, best*(1-CLOSE) if at else need*(1+CLOSE)
+        if need*(1+close) >= best: break
+        low, high = need, best*(1-close) if at else need*(1+close)
         while not (ok := self.holds(c, chain, high)) and not at and high < 16*need: low, high = high, high+2*(high-need)
         if not ok: continue
-        while high > low*(1+CLOSE):
+        while high > low*(1+close):
             mid = (low+high)/2
-            low, high = (low, mid) if self.holds(c, chain, mid) else (mid, high)
-        best, at = high, (c, chain)
+            found = self.holds(c, chain, mid)
+            low, high, ok = (low, mid, found) if found else (mid, high, ok)
+        best, at = high, (c, ok)
     if at is None: return np.inf, None
-    c, chain = at[0], replace(at[1], budget=best)
-    plan = self.plan_of(c, Uniform(self, c, chain).sketch() if uniform_only(self.args) else solve(chain))
+    plan = self.plan_of(at[0], Solution(0.0, 0.0, *at[1]))
     return predict(plan, pricer=self.pricer).peak_mib, plan
 
 # %% ../../nbs/12_search.engine.ipynb #7922baf0
@@ -735,7 +738,7 @@ def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest p
     changes = [{k: v} for k, v in HELPS.items() if getattr(a, k)!=v] + [{k: 2*getattr(a, k)} for k in ('max_tp_deg', 'max_pp_deg') if 2*getattr(a, k)<=a.world_size]
     if a.settle_bsz>1: changes.append({'settle_bsz': a.settle_bsz//2})
     for change in changes:
-        try: other = Engine(self.spec, self.hardware, self.profile, replace(a, **change)).leanest()[0]
+        try: other = Engine(self.spec, self.hardware, self.profile, replace(a, **change)).leanest(ROUGHLY)[0]
         except GalvatronError: continue
         if other < need*0.99: out.append((' '.join(f'{k}={v}' for k, v in change.items()), other))
     return sorted(out, key=lambda o: o[1])

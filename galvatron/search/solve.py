@@ -347,7 +347,8 @@ def _distinct(
         rooms = c.budget-np.array([0.0, *(x[2] for x in c.summed[s.j])])
         x += [np.maximum(np.c_[L.most, L.sums], rooms-high), np.maximum(L.held, c.budget-wide)[:, None]]
     x = np.concatenate(x, 1)
-    return pareto(x[:, np.r_[True, np.ptp(x[:, 1:], 0)>0]], L.lay*len(s.input)+L.last, c.effort)
+    group = L.lay*len(s.input)+L.last if s.weight.any() else None           # where time does not matter, layouts do not either
+    return pareto(x[:, np.r_[True, np.ptp(x[:, 1:], 0)>0]], group, c.effort)
 
 # %% ../../nbs/11_search.solve.ipynb #4ff3706c
 def contents(
@@ -713,21 +714,22 @@ def least_budget(chain:Chain) -> tuple: # (MiB, layers of each stage)
     return max(e[l, r] for e, l, r in zip(edges, cuts, cuts[1:])), tuple(int(b-a) for a, b in zip(cuts, cuts[1:]))
 
 # %% ../../nbs/11_search.solve.ipynb #a82de7f8
-def can_fit(chain:Chain) -> bool:
-    "Does any plan fit into the budget?"
-    g, known = groups_of(chain), set()
+def can_fit(chain:Chain) -> tuple: # (layers of each stage, strategy of each layer), or () if there is none
+    "Any plan that fits into the budget"
+    g, known = groups_of(chain), {}
     edges = np.where(memory_edges(chain)<=chain.budget+ROOM, 0.0, np.inf)
     while True:
         _, suf = prefix_suffix(edges, np.zeros((chain.pp-1, chain.n_layers+1)))
-        if np.isinf(suf[0, 0]): return False
+        if np.isinf(suf[0, 0]): return ()
         cuts = [0]
         for j in range(chain.pp): cuts.append(int((edges[j, cuts[-1]]+suf[j+1]).argmin()))
-        new = {(j, int(g.of[l, r])) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))} - known
-        if not new: return True
+        contents_of = [(j, int(g.of[l, r])) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))]
+        new = set(contents_of) - set(known)
+        if not new: return tuple(int(n) for n in np.diff(cuts)), tuple(np.concatenate([known[x] for x in contents_of]).tolist())
         for j, k in new:
             o = contents(stage_of(chain, j, g.segs[k], g.ends[k], np.zeros(4)), [], np.inf, True)
             if o is None or not len(o): edges[j][g.edges[k]] = np.inf
-        known |= new
+            known[j, k] = o.layers[0] if o is not None and len(o) else None
 
 # %% ../../nbs/11_search.solve.ipynb #89575866
 def slowest_stage(
