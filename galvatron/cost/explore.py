@@ -120,7 +120,8 @@ def stacked(
 # %% ../../nbs/09_cost.explore.ipynb #1d55e665
 def draw_memory(p:Prediction, most:float=None) -> Svg:
     "Peak memory of each stage by term, against the budget"
-    return stacked(p.memory_table()/1024, 'GiB', f'peak {p.peak_mib/1024:.1f} of {p.memory_mib/1024:.0f} GiB', p.memory_mib/1024, most)
+    of = f' of {p.memory_mib/1024:.0f}' if p.memory_mib else ''
+    return stacked(p.memory_table()/1024, 'GiB', f'peak {p.peak_mib/1024:.1f}{of} GiB', p.memory_mib/1024, most)
 
 def draw_time(p:Prediction, most:float=None) -> Svg:
     "Time of an iteration of each stage by term"
