@@ -406,7 +406,9 @@ def check_port(a:ProfileHardwareArgs):
     "Raise if node 0 could not listen on the wanted port"
     if not a.master_port or str(a.node_rank)!='0': return
     try:
-        with socket.socket() as s: s.bind(('', int(a.master_port)))
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1) # as the ranks will: the command before may have used it a moment ago
+            s.bind(('', int(a.master_port)))
     except ValueError: raise GalvatronError(f'master_port {a.master_port!r} is not a number') from None
     except OSError as e: raise GalvatronError(f'master_port {a.master_port}: {e.strerror}; choose another, or leave it out on one node') from None
 
