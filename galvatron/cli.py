@@ -5,16 +5,16 @@
 # %% auto #0
 __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'QUICKSTART', 'NEXT', 'add_arguments', 'Parser',
            'OutputArgs', 'finite', 'say', 'hushed', 'Described', 'parse', 'command', 'overview', 'find', 'main',
-           'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_facts', 'plan_check',
-           'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search', 'price_facts',
-           'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts', 'DataShowArgs',
-           'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_facts',
-           'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
-           'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps', 'write_topics',
-           'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
+           'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'searched_for', 'warn', 'init', 'ClusterArgs',
+           'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search',
+           'price_facts', 'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts',
+           'DataShowArgs', 'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show',
+           'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs',
+           'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps',
+           'write_topics', 'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
-import argparse, difflib, functools, io, json, math, os, random, shlex, shutil, signal, statistics, subprocess, sys, time
+import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, time
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -49,9 +49,11 @@ def _add(group, f, hint, comment):
     on,more = f.default is True,{k:v for k,v in f.metadata.items() if k not in ('aliases','help')}
     default = f.default if f.default_factory is MISSING else f.default_factory()
     shown = f' [on; --no_{f.name}]' if on else '' if default in (MISSING, None, False, '', []) else f" [{' '.join(map(str, default)) if isinstance(default, list) else default}]"
+    kind = _kind(hint)|more
+    if 'choices' in kind: shown += f" {{{'|'.join(kind['choices'])}}}"
     text = ((f.metadata.get('help') or comment or '')+shown).replace('%', '%%')
     if not (names := new((*both(f.name), *f.metadata.get('aliases', ())))): return
-    group.add_argument(*names, dest=f.name, help=text, default=argparse.SUPPRESS, **_kind(hint)|more)
+    group.add_argument(*names, dest=f.name, help=text, default=argparse.SUPPRESS, **kind)
     if on: group.add_argument(*new(both(f'no_{f.name}')), dest=f.name, action='store_false', default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 # %% ../nbs/60_cli.ipynb #f56de06e
@@ -72,8 +74,11 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, about):
         super().__init__(prog=prog, description=about, allow_abbrev=False, formatter_class=_Help)
     def error(self, message):
-        near = [(o, difflib.get_close_matches(o, self._option_string_actions, 1)) for o in message.split() if o.startswith('--')]
-        hint = ''.join(f' (did you mean {n[0]}?)' for o,n in near if n and n[0]!=o)
+        message = re.sub(r'^argument (--[^/ ]+)/\S+:', r'\1:', message) # one of its spellings
+        words,known = [w for w in message.split() if w.startswith('--')],self._option_string_actions
+        if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message): words,known = [choice[1]],re.findall(r"[^', ]+", choice[2])
+        elif not message.startswith('unrecognized'): words = []
+        hint = ''.join(f' (did you mean {n[0]}?)' for w in words if (n := difflib.get_close_matches(w, known, 1)))
         raise GalvatronError(f"{self.prog.partition(' ')[2]}: {message}{hint}")
 
 # %% ../nbs/60_cli.ipynb #0ade51d9
@@ -285,6 +290,9 @@ def spec(self:ModelArgs):
     "The `ModelSpec` of these arguments; raises `GalvatronError` for what does not exist"
     from galvatron.model_spec import ModelSpec
     a,every = self,self.set_model_config_manually
+    for k,x in vars(a).items():
+        if k.startswith('set_') and x not in (None, 0, 1): raise GalvatronError(f'{k}: {x} is not allowed (allowed: 0, 1)')
+        if any(type(v) is int and v<1 for v in (x if isinstance(x, list) else [x])) and not k.startswith('set_'): raise GalvatronError(f'{k}: {x} is not allowed (allowed: whole numbers from 1)')
     def first(switch, *values):
         "The first given value, if the switches let it hold"
         if every==1 or (every if switch is None else switch)!=0: return next((v for v in values if v is not None), None)
@@ -317,6 +325,15 @@ class PlanArgs:
     embed_sdp:int=0 # 1: ZeRO-3 for embedding and head
 
 # %% ../nbs/60_cli.ipynb #019116f1
+def searched_for(plan, spec, world_size, options)->str: # For example `4 ranks (here 2)`
+    "In what the run that a plan was searched for differs from this one"
+    said,shared = plan.provenance,any(s.tp>1 for s in (*plan.layers, plan.vocab.layer()))
+    other = [f"another model, {said.get('model')} with digest {said['spec']} (here {spec.name}, {spec.digest()})"] if said.get('spec') not in (None, spec.digest()) else []
+    if said.get('world_size') not in (None, world_size): other.append(f"{said['world_size']} ranks (here {world_size})")
+    for k in ('mixed_precision', 'compile', *(['sequence_parallel'] if shared else [])):
+        if said.get(k) not in (None, getattr(options, k)): other.append(f'{k} {said[k]} (here {getattr(options, k)})')
+    return ', '.join(other)
+
 @patch
 def plan(self:PlanArgs,
     spec, # The model
@@ -331,6 +348,7 @@ def plan(self:PlanArgs,
         return Plan.uniform(spec.n_layers, world_size, **flags).check(world_size, spec, options)
     plan = Plan.load(path, world_size, spec, options, **{k:getattr(self, k) for k in ('pipeline_type','default_dp_type','embed_sdp')})
     if over := plan.overridden(given): warn(f'{path} overrides {"; ".join(over)}')
+    if given and (other := searched_for(plan, spec, world_size, options)): warn(f'{path} was searched for {other}: its predicted time and memory do not hold here')
     return plan
 
 # %% ../nbs/60_cli.ipynb #9d6b995b
@@ -395,7 +413,9 @@ def plan_show(argv):
     plan,ranks = Plan.load(pos.file),cluster.ranks()
     if ranks is None: ranks = plan.provenance.get('world_size')
     if ranks is not None: plan = Plan.load(pos.file, ranks) # what does not divide has no table
-    if draw.image: plan.show(ranks).figure.savefig(draw.image, bbox_inches='tight', dpi=150)
+    if draw.image:
+        try: plan.show(ranks).figure.savefig(draw.image, bbox_inches='tight', dpi=150)
+        except (OSError, ValueError) as e: raise GalvatronError(f'image: {draw.image}: {getattr(e, "strerror", None) or e}') from None
     say(plan.table(ranks)+(f'\npicture: {draw.image}' if draw.image else ''), plan_facts(plan, ranks, file=pos.file), out)
 
 @dataclass
@@ -513,7 +533,7 @@ class DataShowArgs:
 def data_show(argv):
     from galvatron.data import preprocess
     from galvatron.data.indexed import IndexedDataset, unigram_entropy
-    about = 'Describe a token file: how much there is, how it begins, how predictable single tokens are.\n\n  galvatron data show data/text_document --tokens 32'
+    about = 'Describe a token file: how much there is, how it begins, how predictable single tokens are.\n\n  galvatron data show data/text_text_document --tokens 32'
     args,out,pos,_ = parse('data show', argv, DataShowArgs, OutputArgs, about=about, prefix='Path without .bin and .idx')
     prefix = pos.prefix.removesuffix('.idx').removesuffix('.bin')
     text,data = preprocess.data_show(prefix, args.tokens),IndexedDataset(prefix)
@@ -539,11 +559,12 @@ def train(argv):
     from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
     from galvatron.runtime.arguments import TrainArgs, datasets
     about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
-             '      --galvatron_config_path plan.json --data-path data/text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
+             '      --galvatron_config_path plan.json --data-path data/text_text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
     groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs, OutputArgs
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
+    if args.load and args.load!=args.save and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
     if world>1 and not is_rank():
         datasets(spec, plan, args, data)
         return relaunch(where, ['train', *without(argv, LaunchArgs)])

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
            'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'LayerStrategy',
-           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'auto_chunks', 'swatch',
-           'text_table', 'html_table', 'html_bar', 'html_legend']
+           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'write_text', 'auto_chunks',
+           'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
-import json, math, os, re
+import difflib, json, math, os, re, tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -217,13 +217,17 @@ def from_text(cls:Plan,
     **kwargs, # Everything else of the plan
 )->Plan:
     "The plan with this short form; raises `GalvatronError` if it is none"
-    default,layers,div = kwargs.get('default_dp_type', 'ddp'),[],[]
+    default,layers,div,sizes = kwargs.get('default_dp_type', 'ddp'),[],[],set()
     for stage in text.split('||'):
         start = len(layers)
         for run in stage.split(','):
             name,times = re.fullmatch(r'(.*?)(?: x(\d+))?', run.strip()).groups()
             layers += [LayerStrategy.from_text(name, default)]*int(times or 1)
+            pp,k,_,d,*_ = _name.fullmatch(name.strip()).groups()
+            sizes.add((int(pp), int(k)*int(d)))
         div.append(len(layers)-start)
+    if len(sizes)>1 or sizes!={(len(div), max(sizes)[1])}:
+        raise GalvatronError(f"plan {text!r}: its names speak of {' and '.join(f'{p} stages of {n} ranks' for p,n in sorted(sizes))}, and it has {len(div)} stages (stages are separated by ||)")
     return cls(layers, pp_deg=len(div), pp_division=div, **kwargs)
 
 # %% ../nbs/00_plan.ipynb #3f21206c
@@ -349,8 +353,11 @@ def names(self:_Reader):
         x = self.d.pop(new)
         if old in self.d and self.d[old]!=x: self.bad.append(f'{new}: {json.dumps(x)} contradicts {old}: {json.dumps(self.d[old])}')
         self.d.setdefault(old, x)
+    if self.d and not set(REQUIRED) & set(self.d):
+        return self.bad.append(f"not a strategy file: none of {', '.join(REQUIRED)} is there, but {', '.join(list(self.d)[:6])}")
     for k in self.d:
-        if k not in _known: self.bad.append(f"{k}: unknown key (known: {', '.join(KEYS)})")
+        near = difflib.get_close_matches(k, KEYS, 1)
+        if k not in _known: self.bad.append(f"{k}: unknown key ({f'did you mean {near[0]}?' if near else 'known: '+', '.join(KEYS)})")
     for k in REQUIRED:
         if k not in self.d: self.bad.append(f'{k}: missing')
 
@@ -440,14 +447,25 @@ def load(cls:Plan,
     return cls.from_json(text, world_size, spec, options, where=path, **fallback)
 
 # %% ../nbs/00_plan.ipynb #cf3ea2f8
+def write_text(path, text:str):
+    "Write `text` to `path` in one step: readers see the old file or the new one, never half"
+    path,tmp = Path(path),None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd,tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
+        with os.fdopen(fd, 'w', encoding='utf-8', newline='') as f: f.write(text)
+        os.chmod(tmp, 0o644)
+        os.replace(tmp, path)
+    except OSError as e: raise GalvatronError(f'{path} cannot be written: {e.strerror or e}') from None
+    finally:
+        if tmp and os.path.exists(tmp): os.unlink(tmp)
+
+# %% ../nbs/00_plan.ipynb #edeb06c8
 @patch
 def save(self:Plan, path)->Path:
     "Write the plan to a file, whole or not at all"
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tmp = path.with_name(f'.{path.name}.{os.getpid()}')
-    tmp.write_bytes(self.to_json().encode('utf-8'))
-    return tmp.replace(path)
+    write_text(path, self.to_json())
+    return Path(path)
 
 # %% ../nbs/00_plan.ipynb #26491eda
 @patch
@@ -603,6 +621,8 @@ def uniform(cls:Plan,
     pp_division:tuple=(), # Layers of each stage; empty: split evenly
 )->Plan:
     "The plan of GLOBAL mode: the same strategy for all layers"
+    for k,x,allowed in ('sdp',sdp,(0,1)), ('global_checkpoint',global_checkpoint,(0,1)), ('embed_sdp',embed_sdp,(0,1)), ('global_tp_consec',global_tp_consec,(-1,0,1)):
+        if x not in allowed: raise GalvatronError(f"{k}: {x} is not allowed (allowed: {', '.join(map(str, allowed))})")
     s = LayerStrategy(max(1, global_tp_deg), bool(use_ulysses), global_tp_consec!=0, 'zero3' if sdp else default_dp_type, bool(global_checkpoint))
     v = VocabStrategy(max(1, vocab_tp), bool(use_ulysses), bool(embed_sdp))
     n = world_size//pp_deg if pp_deg>0 else 0

@@ -77,6 +77,10 @@ def pytest_xdist_auto_num_workers(config):
     nursery.start()
     return min(4, max(2, len(os.sched_getaffinity(0))))
 
+def pytest_collection_modifyitems(items):
+    "Pages go last: they are short, and whichever process is done early takes the next"
+    items.sort(key=lambda i: i.path.name=='test_notebooks.py')
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling

@@ -130,6 +130,9 @@ def keep_going(folder):
     assert all(torch.equal(v, truth[k]) for k,v in views(again, again_opt).items())
     assert train(again, again_opt, [13, 14])[0]==after                  # as the first run went on, to the last bit
     fails_on_one_rank(loader)
+    own = Path(folder).parent/f'node-{model.place.rank//2}'             # as when two nodes each have a disk of their own
+    with pytest.raises(GalvatronError, match='not saved: rank 0: .*__2_0.distcp is missing.*every node must see the same folder'): Checkpointer(own, model, optimizer).save(1)
+    assert not iterations(own)
     dist.barrier()
     assert list(iterations(folder))==[2, 3] and not list(Path(folder).glob('.*.tmp'))
     if model.place.rank==3: (Path(folder)/'iter_0000003'/'__1_0.distcp').unlink()

@@ -48,7 +48,7 @@ def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 4, (2, 8, 4, 8, 2, 1)) 
 def test_background_and_failures(tmp_path):
     run_ranks(keep_going, 4, str(tmp_path/'run'), timeout=200, backend='gloo')
 
-def test_full_disk(tmp_path):
+def test_full_disk(tmp_path, monkeypatch):
     "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
     model, optimizer = make('gpt', plan(*[S()]*4), RunOptions('fp64'))
     train(model, optimizer, [0])
@@ -63,6 +63,13 @@ def test_full_disk(tmp_path):
     assert 'whole' in verify(tmp_path/'run') and saver.load().iteration==1
     saver.save(2)
     assert list(iterations(tmp_path/'run'))==[1, 2]
+    def busy(*args, **kwargs): raise OSError(39, 'Directory not empty') # as on a network disk, while someone reads what is removed
+    with monkeypatch.context() as m:
+        m.setattr(os, 'rmdir', busy)
+        Checkpointer(tmp_path/'run', model, optimizer, keep_last=1).save(3)
+    assert list(iterations(tmp_path/'run'))==[3] and len(list((tmp_path/'run').glob('.*.old.tmp')))==2
+    saver.save(4)
+    assert list(iterations(tmp_path/'run'))==[3, 4] and not list((tmp_path/'run').glob('.*.tmp'))
 
 def test_memory_while_saving(tmp_path):
     "A save of 13 million parameters and their moments, 150 MiB, needs a fifth of that at most on top of it"
@@ -375,3 +382,8 @@ def test_wrong_folders(tmp_path, capsys):
     with pytest.raises(GalvatronError) as e: h2g(tmp_path, tmp_path/'g')
     assert sum('missing in the checkpoint: model.layers.' in l for l in str(e.value).splitlines())==4 and sum('not in the model' in l for l in str(e.value).splitlines())==4
     with pytest.raises(GalvatronError, match='no checkpoint here'): verify(tmp_path)
+    model.save_pretrained(tmp_path/'hf')
+    def load(**more): return Trainer(ModelSpec.from_hf(FOLDERS['llama']|more, seq=16), plan(*[S()]*4), TrainArgs(load=str(tmp_path/'hf'), save=str(tmp_path/'run')), RunOptions('fp32'))
+    load(rope_theta=5e5)
+    assert 'the config of these weights is another one: rope_parameters was' in capsys.readouterr().out
+    with pytest.raises(GalvatronError, match=r'holds a model with .\(12, 2\).* this run trains one with .\(6, 1\)'): load(num_attention_heads=6, num_key_value_heads=1, head_dim=16)

@@ -46,6 +46,9 @@ def test_same_names_as_hf_argument_parser(dc):
     ('plan', ['plan check']),
     ('plan check', ['plan check: the following arguments are required: file']),
     ('plan check f --wrld_size 3', ['--wrld_size', 'did you mean --world_size?']),
+    ('convert g2h ck hf --dtype fp', ["--dtype: invalid choice: 'fp' (choose from 'fp32', 'fp16', 'bf16') (did you mean fp32?)"]),
+    ('plan check f --num_hidden_layers 0 --world_size 2', ['num_hidden_layers: 0 is not allowed']),
+    ('train --load nowhere --mock_data --train_iters 1 --num_hidden_layers 1 --hidden_size 64', ['load: nowhere: no such folder']),
     ('plan check f --world_size many', ["--world_size", "invalid int value: 'many'"]),
     ('plan check f --mixed_precision fp7', ['mixed_precision', 'fp7', 'bf16']),
     ('plan check nowhere.json --world_size 8', ['nowhere.json: No such file']),
@@ -194,7 +197,7 @@ def test_json(tmp_path, capsys, monkeypatch):
     has_shape('train', last := json.loads(out))
     assert last['step']==2 and last['samples_per_s']>0 and Path(last['metrics']).exists() and last['checkpoints']=='ck' and 'saved to ck' in err # what people read
     assert as_json(capsys, 'checkpoint show ck --json')[0]['iteration']==as_json(capsys, 'checkpoint verify ck --json')[0]['iteration']==2
-    assert as_json(capsys, 'convert g2h ck hf --json')['folder']=='hf' and as_json(capsys, 'convert h2g hf back --json')['folder'].startswith('back')
+    assert Path(as_json(capsys, 'convert g2h ck hf --json')['folder']).name=='hf' and as_json(capsys, 'convert h2g hf back --json')['folder'].startswith('back')
 
 def test_model_type_names_every_family():
     from galvatron.model_spec import model_types

@@ -1,5 +1,5 @@
 "Data: equal to Megatron's in both directions, safe between processes, clear about bad input"
-import gzip, json, os, pickle, subprocess, sys, time, zlib
+import gzip, json, multiprocessing, os, pickle, subprocess, sys, threading, time, zlib
 from pathlib import Path
 
 import numpy as np
@@ -263,6 +263,8 @@ def test_cache_is_used_repaired_and_never_stale(tmp_path):
     file, = (tmp_path/'c').glob('*/samples.npy')
     file.write_bytes(file.read_bytes()[:200])
     assert np.array_equal(cached_order(tmp_path/'d', tmp_path/'c').samples, first.samples)
+    next((tmp_path/'c').glob('*/shuffle.npy')).unlink()
+    assert np.array_equal(cached_order(tmp_path/'d', tmp_path/'c').samples, first.samples)
     write_corpus(tmp_path/'d', 'b') # other contents under the same name
     assert not np.array_equal(cached_order(tmp_path/'d', tmp_path/'c').samples, first.samples)
 
@@ -318,6 +320,18 @@ def write_lines(path, objs):
     data = '\n'.join(json.dumps(o, ensure_ascii=False) for o in objs).encode()
     path.write_bytes(gzip.compress(data) if path.suffix=='.gz' else data)
     return str(path)
+
+def test_killed_worker(tmp_path):
+    "One line and nothing half-made, where a pool of processes would wait for ever"
+    write_lines(tmp_path/'a.jsonl', texts(20_000))
+    def kill():
+        while not (found := multiprocessing.active_children()): time.sleep(.01)
+        found[0].kill()
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(GalvatronError, match='was killed'): preprocess(PreprocessArgs(input=[str(tmp_path/'a.jsonl')], output_prefix=str(tmp_path/'b'), workers=2), quiet=True)
+    killer.join()
+    assert os.listdir(tmp_path)==['a.jsonl']
 
 def test_workers_and_compression_change_nothing(tmp_path):
     objs = texts(3000)

@@ -89,7 +89,7 @@ def test_model_files_of_every_generation(name, tmp_path):
 def test_t5_has_two_types():
     m = ModelProfile.from_documented(dict(computation={'layernum[1,1]_bsz8_seq[512,256]':30., 'layernum[2,1]_bsz8_seq[512,256]':38., 'layernum[1,2]_bsz8_seq[512,256]':46.},
         memory={'other_memory_pp_off_sp':{'[512,256]':{'model_states':{'1':1684.77},'activation':{'1':100.}}}}), 't5')
-    assert m.forward_ms(0, 1, seq=512)==pytest.approx(1.) and m.forward_ms(1, 1, seq=256)==pytest.approx(2.) and m.head_peak_mib(1, seq=512)==100.
+    assert m.forward_ms(0, 1, seq=512)==pytest.approx(1.) and m.forward_ms(1, 1, seq=256)==pytest.approx(2.) and m.head_peak_mib(1, seq=256)==100.
 
 # --- hardware
 
@@ -144,7 +144,7 @@ def test_nccl_tests(tmp_path):
         (tmp_path/prog).write_text('#!/bin/sh\necho "# nThread 1"\nfor b in 65536 131072 1048576; do echo "  $b 16 float sum -1 38.0 1.7 3.0 0 38.2 1.7 3.0 0"; done\n')
         (tmp_path/prog).chmod(stat.S_IRWXU)
     rows = hardware.nccl_tables(a)
-    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
+    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and {(r['size'],r['stride']) for r in rows}=={(4,1),(2,1),(2,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
     (tmp_path/'all_reduce_perf').write_text('#!/bin/sh\necho "Test NCCL failure" >&2; exit 3\n')
     assert 'Test NCCL failure' in says(hardware.nccl_tables, a)
 

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['FORMAT', 'local_box', 'rectangles', 'Pieces', 'PieceSaver', 'PieceLoader', 'state_pieces', 'crc_of', 'checksums',
            'gathered', 'together', 'iterations', 'find_checkpoint', 'read_facts', 'damage', 'Checkpointer',
-           'PieceWriter', 'make_room', 'publish', 'Unwritten', 'facts_of', 'tensor_differences', 'raise_if', 'plan_of',
-           'other_plan', 'Loaded', 'show', 'show_text', 'verify']
+           'PieceWriter', 'make_room', 'publish', 'Unwritten', 'facts_of', 'tensor_differences', 'raise_if',
+           'model_differences', 'plan_of', 'other_plan', 'Loaded', 'show', 'show_text', 'verify']
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #446529d7
-import json, os, pickle, random, re, shutil, threading, time, warnings, zlib
+import errno, json, os, pickle, random, re, shutil, threading, time, warnings, zlib
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
+from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan
 from ..runtime.groups import time_limit
 
@@ -216,7 +217,9 @@ def find_checkpoint(
 )->Path:
     "The folder of an iteration; GalvatronError, with what there is, if there is none"
     root = Path(root)
-    if (root/'checkpoint.json').exists(): return root
+    if (root/'checkpoint.json').exists():
+        if iteration not in (None, own := read_facts(root)['iteration']): raise GalvatronError(f'{root}: is iteration {own}, not {iteration}')
+        return root
     every, latest = iterations(root), root/'latest'
     if not every: raise GalvatronError(f'{root}: no checkpoint here (wanted: folders iter_N, each with a checkpoint.json)')
     if iteration is None:
@@ -249,9 +252,11 @@ def damage(
     bad = []
     for name,(size,crc) in list(facts['files'].items())[share[0]::share[1]]:
         path = Path(folder)/name
-        if not path.exists(): bad.append(f'{name} is missing')
-        elif path.stat().st_size!=size: bad.append(f'{name} has {path.stat().st_size:,} bytes in place of {size:,}')
-        elif contents and crc_of(path)!=crc: bad.append(f'{name} does not match its checksum')
+        try:
+            if not path.exists(): bad.append(f'{name} is missing')
+            elif path.stat().st_size!=size: bad.append(f'{name} has {path.stat().st_size:,} bytes in place of {size:,}')
+            elif contents and crc_of(path)!=crc: bad.append(f'{name} does not match its checksum')
+        except OSError as e: bad.append(f'{name} cannot be read ({e.strerror})')
     return bad
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #c97191c3
@@ -329,7 +334,7 @@ def make_room(
 ):
     "Make an empty temporary folder, and remove what killed jobs left"
     tmp.parent.mkdir(parents=True, exist_ok=True)
-    for stale in tmp.parent.glob('.iter_*.tmp'): shutil.rmtree(stale)
+    for stale in tmp.parent.glob('.iter_*.tmp'): shutil.rmtree(stale, ignore_errors=True) # it has no name and harms nobody
     tmp.mkdir()
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #07a4ca50
@@ -338,10 +343,11 @@ def publish(
     name:str, # iter_N
     facts:dict, # of checkpoint.json
     plan=None, # of the run, if there is one
-    keep_last:int=0, # remove older iterations; 0: none
+    keep_last:int=0, # keep this one and so many less one before it; 0: all
 ):
     "Give a complete folder its name, then let `latest` point to it, then remove what is too old"
-    root = tmp.parent
+    root, facts = tmp.parent, json.loads(json.dumps(facts)) # as it will be read, for the checksum: keys that are numbers become words
+    if gone := damage(tmp, facts, contents=False): raise GalvatronError(f'{"; ".join(gone)}, seen from the first rank: every node must see the same folder')
     if plan: (tmp/'plan.json').write_bytes(plan.to_json().encode())
     _write_durably(tmp/'checkpoint.json', json.dumps(dict(facts, crc32=_json_crc(facts)), indent=1)+'\n')
     _sync_folder(tmp)
@@ -349,13 +355,16 @@ def publish(
     tmp.rename(root/name)
     _sync_folder(root)
     _write_durably(root/'latest', name+'\n')
-    gone += [_unname(old) for old in (list(iterations(root).values())[:-keep_last] if keep_last else ())]
-    for folder in gone: shutil.rmtree(folder)
+    before = [p for i,p in iterations(root).items() if i<=facts['iteration']]
+    gone += [_unname(old) for old in (before[:-keep_last] if keep_last else ())]
+    for folder in gone: shutil.rmtree(folder, ignore_errors=True) # who still reads one may keep it on a network disk until the next save
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #7eac568d
 def _sync_folder(path:Path):
     fd = os.open(path, os.O_RDONLY)
     try: os.fsync(fd)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.ENOTSUP): raise # some network disks have no such thing
     finally: os.close(fd)
 
 def _unname(folder:Path)->Path:
@@ -528,6 +537,22 @@ def _check_tensors(self:Checkpointer, saved:dict, where):
         state = {n: names.get(n) if v==(1,) else v for n,v in of(f'optimizer.{k}.').items()} # a count is one number
         raise_if([f'state {k} of the optimizer, {line}' for line in tensor_differences(state, names)], where)
 
+# %% ../../nbs/30_checkpoint.distributed.ipynb #2425fc4c
+_MEANING = re.compile('rope_.*|.*norm.*_eps(ilon)?|.*activation.*|.*hidden_act|feed_forward_proj|.*sliding_window|max_window_layers|layer_types|window_size|shift_size|relative_attention_.*|scale_.*|norm_head|tie_word_embeddings')
+
+def model_differences(
+    config:dict, # of the weights, as in Hugging Face's config.json
+    spec, # the model that is to have them (`ModelSpec`)
+    where, # for messages
+)->list: # one line for each number of the config that gives the same weights another meaning
+    "What the shapes of tensors do not tell; GalvatronError for a model of another family or with other heads"
+    theirs = ModelSpec.from_hf(config)
+    if theirs.model_type.split('_')[0]!=spec.model_type.split('_')[0]: raise GalvatronError(f'{where} holds a {theirs.model_type} model ({theirs.name}), this run trains {spec.model_type} ({spec.name})')
+    heads, wanted = ([(t.heads, t.kv_heads) for t in s.layer_types] for s in (theirs, spec))
+    if heads!=wanted: raise GalvatronError(f'{where} holds a model with {heads} heads for queries and for keys and values in each kind of layer, this run trains one with {wanted}')
+    before, now = (s.hf_config().to_dict() for s in (theirs, spec))
+    return [f'{k} was {before.get(k)} and is {v}' for k,v in now.items() if _MEANING.fullmatch(k) and before.get(k)!=v]
+
 # %% ../../nbs/30_checkpoint.distributed.ipynb #784db918
 def plan_of(facts:dict): # the `Plan` under which a checkpoint was saved, None if it was converted
     return Plan.from_json(facts['plan']) if facts['plan'] else None
@@ -541,12 +566,6 @@ def other_plan(
     "Says that a plan is not the same, and shows both"
     return GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
                           f"saved on {ranks} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {model.place.world} ranks:\n{model.plan}")
-
-@patch
-def _check_model(self:Checkpointer, facts:dict, where):
-    "Raise for a model of another family; within a family the tensors tell"
-    saved, spec = facts['model'], self.model.spec
-    if saved['model_type']!=spec.model_type: raise GalvatronError(f"{where} holds a {saved['model_type']} model ({saved['name']}), this run trains {spec.model_type} ({spec.name})")
 
 @patch
 def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
@@ -565,6 +584,7 @@ class Loaded:
     state:dict # as given to `save`
     optimizer:bool # the optimizer's state came with it
     same_plan:bool # saved under this run's plan and world size: the run continues bit for bit
+    changed:tuple=() # of the model's config, as `model_differences` says it
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #8cb0c1ff
 @patch
@@ -578,14 +598,14 @@ def load(self:Checkpointer,
     self.wait()
     folder = gathered(self.group, together(self.group, lambda: find_checkpoint(root or self.root, iteration)))[0]
     facts = together(self.group, lambda: read_facts(folder))
-    self._check_model(facts, folder)
+    changed = model_differences(facts['model']['config'], self.model.spec, folder)
     same = self._same_plan(facts, same_plan, folder)
     raise_if(sum(gathered(self.group, damage(folder, facts, verify, (self.rank, self.model.place.world))), []), folder)
     saved = together(self.group, lambda: FileSystemReader(folder).read_metadata().state_dict_metadata)
     self._check_tensors({n: tuple(m.size) for n,m in saved.items()}, folder)
     has_state = bool(self.optimizer and _optimizer_keys(saved))
     together(self.group, lambda: self._fill(folder, saved, has_state, f'rng.{self.rank}' if same else None))
-    return Loaded(folder, facts['iteration'], facts['state'], has_state, same)
+    return Loaded(folder, facts['iteration'], facts['state'], has_state, same, tuple(changed))
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #9b018c74
 @patch
@@ -604,13 +624,13 @@ def _fill(self:Checkpointer, folder, saved:dict, has_state:bool, rng:str|None):
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #0b190626
 def show(
-    root, # checkpoint folder
+    root, # checkpoint folder, or folder of one iteration
     contents:bool=False, # read all files and compare checksums
 )->list: # one dict an iteration: iteration, saved, ranks, plan, bytes, problems
     "The iterations in a folder, and whether they are whole; GalvatronError if there are none"
-    if not iterations(root): find_checkpoint(root)
-    rows = []
-    for i,folder in tqdm(iterations(root).items(), 'checkpoints', delay=2, leave=False, disable=None):
+    rows, every, one = [], iterations(root), find_checkpoint(root)
+    if not every: every = {read_facts(one)['iteration']: one}           # the folder of one iteration
+    for i,folder in tqdm(every.items(), 'checkpoints', delay=2, leave=False, disable=None):
         try:
             facts = read_facts(folder)
             size, problems = sum(s for s,_ in facts['files'].values()), damage(folder, facts, contents)
@@ -620,7 +640,7 @@ def show(
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #7714cf89
 def show_text(
-    root, # checkpoint folder
+    root, # checkpoint folder, or folder of one iteration
     contents:bool=False, # as in `show`
     rows:list=None, # what `show` returned, if it was called already
 )->str:

@@ -10,7 +10,7 @@ __all__ = ['published_names', 'PRECISION', 'Stored', 'is_pretrained', 'open_weig
            'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
-import json, re, shutil, warnings
+import json, re, shutil, warnings, zipfile
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,11 +24,11 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
 from tqdm import tqdm
 
-from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room, other_plan,
+from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room, model_differences, other_plan,
                                               publish, raise_if, read_facts, rectangles, tensor_differences, together)
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, parse_json
-from ..runtime.parallelise import recipe_of
+from ..runtime.parallelise import recipe_of, recipes
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #d46a79f2
 class Stored(NamedTuple):
@@ -50,7 +50,7 @@ def _safetensors(path:Path)->dict:
     return {name: stored(name) for name in f.keys()}
 
 def _pickled(path:Path)->dict:
-    data = torch.load(path, map_location='cpu', mmap=True, weights_only=True)
+    data = torch.load(path, map_location='cpu', mmap=zipfile.is_zipfile(path), weights_only=True) # what torch wrote before 1.6 cannot be mapped
     return {n: Stored(tuple(t.shape), t.dtype, t.__getitem__) for n,t in data.items() if isinstance(t, Tensor)}
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #faa11bc7
@@ -60,16 +60,21 @@ def is_pretrained(path)->bool:
     return (path/'config.json').exists() and any(path.glob(p) for p in ('*.safetensors', '*.bin')) if path.is_dir() else False
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #19436d2a
+_RECORDS = 'training_args.bin', 'optimizer.bin', 'scheduler.bin' # of Hugging Face's trainer
+
 def _weight_files(path:Path)->list:
-    "The files that an index names, else all of a kind; safetensors before bin"
-    for kind in 'safetensors', 'bin':
-        indices = sorted(path.glob(f'*.{kind}.index.json'))
-        names = sorted({v for i in indices for v in json.loads(i.read_text())['weight_map'].values()})
-        missing = [n for n in names if not (path/n).exists()]
-        if missing: raise GalvatronError(f'{path}: {indices[0].name} names files that are missing: {", ".join(missing)}')
-        files = [path/n for n in names] or [f for f in sorted(path.glob(f'*.{kind}')) if f.name not in ('training_args.bin', 'optimizer.bin', 'scheduler.bin')]
-        if files: return files
+    "In Hugging Face's order: the one file of a known name, else those that an index names, else all of a kind; safetensors before bin"
+    for kind,stem in ('safetensors', 'model'), ('bin', 'pytorch_model'):
+        if (path/f'{stem}.{kind}').exists(): return [path/f'{stem}.{kind}']
+        if index := next((i for i in (path/f'{stem}.{kind}.index.json', *sorted(path.glob(f'*.{kind}.index.json'))) if i.exists()), None): return _indexed(index)
+        if files := [f for f in sorted(path.glob(f'*.{kind}')) if f.name not in _RECORDS]: return files
     raise GalvatronError(f'{path}: no files of weights (wanted: *.safetensors or *.bin)')
+
+def _indexed(index:Path)->list:
+    try: names = sorted({*json.loads(index.read_text())['weight_map'].values()})
+    except (ValueError, KeyError, TypeError, AttributeError) as e: raise GalvatronError(f'{index}: not an index of weights ({type(e).__name__}: {e})') from None
+    if missing := [n for n in names if not (index.parent/n).exists()]: raise GalvatronError(f'{index.parent}: {index.name} names files that are missing: {", ".join(missing)}')
+    return [index.parent/n for n in names]
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #28227aa2
 def open_weights(
@@ -222,11 +227,11 @@ def to_published(
     "What a published folder calls the tensors of the model"
     out = {n:[n] for n in names}
     for theirs,ours in reversed(pairs):
-        renamed = {}
+        renamed, fragments = {}, (ours,) if isinstance(ours, str) else ours
         for n,parts in out.items():
-            o = next((o for o in ((ours,) if isinstance(ours, str) else ours) if o in n), None)
-            renamed.setdefault(n if o is None else n.replace(o, theirs), []).extend(parts)
-        out = renamed
+            i = next((i for i,o in enumerate(fragments) if o in n), None)
+            renamed.setdefault(n if i is None else n.replace(fragments[i], theirs), {})[i or 0] = parts
+        out = {n: sum((parts for _,parts in sorted(found.items())), []) for n,found in renamed.items()} # whatever the order of the names
     return out
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #4dd3071d
@@ -282,18 +287,25 @@ def match(
 def load_pretrained(
     model, # a `StageModel`
     path, # Hugging Face folder, or one of an earlier Galvatron version
-):
-    "Fill a model from a folder of weights, under any plan. A collective call; GalvatronError, and nothing changed, if the folder does not fit"
+)->list: # what the folder's config says otherwise than the model's, as `model_differences`
+    "Fill a model from a folder of weights, under any plan. A collective call; GalvatronError on every rank, and nothing changed, if the folder does not fit"
     group = dist.group.WORLD if model.place.world>1 else None
     here = {g.name: tuple(g.shape) for g in model.named_global_parameters()}
     wanted = {k:v for part in gathered(group, here if model.place.me==0 else {}) for k,v in part.items()}
     tied = (f'{model.recipe.embed}.weight', f'{model.recipe.head}.weight') if model.spec.tied else ()
-    stored = weights_in(path, model.spec)
-    if stored is None: raise GalvatronError(f'{path}: no weights here (wanted: config.json with *.safetensors or *.bin)')
-    found = match(wanted, stored, tied, path)
-    for g in model.named_global_parameters():
-        for o,v in rectangles(*local_box(g.param), g.rule, g.shape):
-            v.copy_(stored[found[g.name]].read(tuple(slice(a, a+n) for a,n in zip(o, v.shape))))
+    def look():
+        stored = weights_in(path, model.spec)
+        if stored is None: raise GalvatronError(f'{path}: no weights here (wanted: config.json with *.safetensors or *.bin)')
+        found = match(wanted, stored, tied, path)
+        config = parse_json((Path(path)/'config.json').read_text()) if is_pretrained(path) else {}
+        return {n: stored[s] for n,s in found.items()}, model_differences(config, model.spec, path) if config.get('model_type') in recipes else []
+    def fill():
+        for g in model.named_global_parameters():
+            for o,v in rectangles(*local_box(g.param), g.rule, g.shape):
+                v.copy_(stored[g.name].read(tuple(slice(a, a+n) for a,n in zip(o, v.shape))))
+    stored, changed = together(group, look)
+    together(group, fill)
+    return changed
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #0ad3cffb
 def load_checkpoint(
@@ -310,8 +322,7 @@ def load_checkpoint(
     if iterations(path) or weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
     if iteration: raise GalvatronError(f'{path}: holds weights and no iteration {iteration} (without --load_iteration they start a new run)')
     if same_plan: raise GalvatronError(f'{path}: holds weights and no plan, and --load_distributed demands that it is the same (without it they are loaded under any)')
-    load_pretrained(model, path)
-    return Loaded(Path(path), 0, {}, False, False)
+    return Loaded(Path(path), 0, {}, False, False, tuple(load_pretrained(model, path)))
 
 def _load_earlier(model, saves:dict, iteration:int|None, same_plan:bool)->Loaded:
     "Weights of an earlier version's distributed save, and where it was in the data"
@@ -342,7 +353,7 @@ def check_family(
     held:str, # what it is
 ):
     "GalvatronError if a folder holds a model of another family"
-    if asked and re.split('[_-]', asked)[0]!=held.split('_')[0]: raise GalvatronError(f'{where}: holds a {held} model, not {asked}')
+    if asked and re.split('[_-]', asked.lower())[0]!=held.split('_')[0]: raise GalvatronError(f'{where}: holds a {held} model, not {asked}')
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #cc135575
 _carried = ('tokenizer*', 'vocab.*', 'merges.txt', 'special_tokens_map.json', 'added_tokens.json', 'spiece.model', 'chat_template*',
@@ -416,7 +427,7 @@ def g2h(
 )->Path: # the folder
     "Write a saved iteration as a Hugging Face folder; GalvatronError if the checkpoint is damaged or the folder is taken"
     check_ours(path)
-    folder, out = find_checkpoint(path, iteration), Path(out)
+    folder, out = find_checkpoint(path, iteration), Path(out).absolute()
     facts = read_facts(folder)
     check_family(folder, model_type, facts['model']['model_type'])
     raise_if(damage(folder, facts), folder)
@@ -425,8 +436,9 @@ def g2h(
     saved = {n:m for n,m in FileSystemReader(folder).read_metadata().state_dict_metadata.items() if not n.startswith(('optimizer.', 'rng.'))}
     tmp = out.with_name(f'.{out.name}.tmp')
     shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir(parents=True)
+    if tokenizer and not tokenizer_files(tokenizer): raise GalvatronError(f'{tokenizer}: no files of a tokenizer here')
     def write():
+        tmp.mkdir(parents=True)
         _write_pretrained(tmp, folder, saved, facts, PRECISION.get(dtype), int(shard_mib*2**20))
         carry_tokenizer(tokenizer or folder, tmp)
     _or_nothing(write, tmp, out)

@@ -149,8 +149,11 @@ def build_indices(
 
 # %% ../../nbs/41_data.gpt.ipynb #144704fe
 def _load(path:Path)->dict|None:
-    try: return {f.stem:np.load(f, mmap_mode='r') for f in path.glob('*.npy')} or None
-    except (ValueError,OSError): # cut off by a crash of the machine: build again
+    if not path.exists(): return
+    try:
+        names = json.loads((path/'about.json').read_text()).get('arrays') or [f.stem for f in path.glob('*.npy')] # the latter of earlier versions
+        return {n:np.load(path/f'{n}.npy', mmap_mode='r') for n in names}
+    except (ValueError,OSError): # cut off by a crash of the machine, or in part removed by one who tidies up: build again
         shutil.rmtree(path, ignore_errors=True)
 
 # %% ../../nbs/41_data.gpt.ipynb #a51df6a8
@@ -170,7 +173,7 @@ def _save(path:Path, arrays:dict, about:dict):
     temp.mkdir()
     try:
         for name,a in arrays.items(): np.save(temp/f'{name}.npy', a)
-        (temp/'about.json').write_text(json.dumps(about, indent=1))
+        (temp/'about.json').write_text(json.dumps(dict(about, arrays=[*arrays]), indent=1))
         os.rename(temp, path)
     except OSError:
         if not path.exists(): raise # otherwise another builder was first, with equal contents
@@ -461,7 +464,8 @@ def parse_blend(
     w = [number(s) for s in words[::2]]
     if len(words)%2==0 and words and None not in w:
         if min(w)<0 or not 0<sum(w)<INF: raise GalvatronError(f'--data-path: weights {w} must be finite, not negative, and not all zero')
-        return list(words[1::2]),w
+        used = [(p,x) for p,x in zip(words[1::2], w) if x] # the greedy rule takes a sample even of weight 0 when no other is behind
+        return [p for p,_ in used],[x for _,x in used]
     if len(words)%2==0 and any(o is not None for o in w):
         raise GalvatronError(f'--data-path {" ".join(words)}: expected prefixes only, or a weight before every prefix')
     return list(words),None
@@ -523,9 +527,10 @@ def build_datasets(
     "Datasets of a run"
     options, cache = DocumentOptions(eod, args.eod_mask_loss, args.reset_position_ids, args.reset_attention_mask), args.data_cache_path or True
     kind = kind or GPTSamples(vocab_size, seq_length, seed, cache, args.mmap_bin_files, options)
-    if args.mock_data: return [kind.mock(n, seed+i) if n else None for i,n in enumerate(samples)]
     own = [args.train_data_path, args.valid_data_path, args.test_data_path]
-    if bool(args.data_path)==any(own):
+    if args.mock_data and (args.data_path or any(own)): raise GalvatronError('--mock-data and token files are both given; one of them is too many')
+    if args.mock_data: return [kind.mock(n, seed+i) if n else None for i,n in enumerate(samples)]
+    if bool(args.data_path)==any(own) or any(own) and not own[0] and samples[0]!=0:
         raise GalvatronError('give either --data-path, or --train-data-path (and --valid-data-path, --test-data-path), or --mock-data')
     make = lambda words,n,**kw: blend(words, n, lambda p,n: kind.read(p, n, **kw), cache)
     if args.data_path: return [make(args.data_path, n, split=args.split, part=p) if n!=0 else None for p,n in zip(PARTS, samples)]

@@ -158,7 +158,9 @@ def read(self:IndexedDataset,
     size = self.dtype.itemsize
     if not 0<=start<=start+count<=self.n_bytes//size: raise GalvatronError(f'{self.prefix}.bin: tokens {start}..{start+count} lie outside of {self.n_bytes} bytes; the index is damaged')
     if self._tokens is not None: return self._tokens[start:start+count]
-    return np.frombuffer(os.pread(self._file.fileno(), count*size, start*size), self.dtype)
+    raw = os.pread(self._file.fileno(), count*size, start*size)
+    if len(raw)!=count*size: raise GalvatronError(f'{self.prefix}.bin: {len(raw)} bytes in place of {count*size} could be read; was the file cut while it was open?')
+    return np.frombuffer(raw, self.dtype)
 
 # %% ../../nbs/40_data.indexed.ipynb #4c4f6d0e
 @patch
@@ -197,7 +199,8 @@ def __repr__(self:IndexedDataset):
 def fingerprint(self:IndexedDataset)->str: # 32 hexadecimal digits
     "Identifies the contents by sizes and a part of the lengths, equal for copies on different machines"
     h = hashlib.blake2b(f'{self.dtype} {len(self)} {len(self.documents)} {self.n_bytes}'.encode(), digest_size=16)
-    for part in (self.lengths[:1<<18], self.lengths[-(1<<18):]): h.update(part.tobytes())
+    here_and_there = [a[::-(-len(a)//4096) or 1] for a in (self.index.pointers, self.documents)] # sums of all lengths before
+    for part in (self.lengths[:1<<18], self.lengths[-(1<<18):], *here_and_there): h.update(part.tobytes())
     return h.hexdigest()
 
 # %% ../../nbs/40_data.indexed.ipynb #888b2df2
@@ -290,6 +293,7 @@ def add_documents(self:IndexedWriter,
 def close(self:IndexedWriter):
     "Write the index and put both files in place"
     self._file.close()
+    if left := len(self._lengths)-self._documents[-1]: raise GalvatronError(f'{self.prefix}: {left} sequences behind the end of the last document; end_document closes it')
     arrays = [None if a is None else np.frombuffer(a, a.typecode) for a in (self._lengths, self._documents, self._modes)]
     write_index(self._temp+'.idx', self.dtype, *arrays)
     Path(self.prefix+'.idx').unlink(missing_ok=True) # no moment with an old index beside new tokens

@@ -163,6 +163,7 @@ class MaskedDataset:
         cache:str|Path|None|bool=True, # Folder for the order; True: beside the file
     ):
         self.indexed,self.tokenizer,self.seq_length,self.seed = indexed,tokenizer,seq_length,seed
+        if seq_length<self.margin+2: raise GalvatronError(f'seq_length {seq_length} must be at least {self.margin+2}: special tokens take {self.margin}')
         self._continues = tokenizer.continues()
         d = split_ranges(indexed.n_documents, split).get(part, range(0))
         if not len(d): raise GalvatronError(f'{indexed.prefix}: part {part!r} of split {split!r} holds 0 of {indexed.n_documents} documents')
@@ -269,7 +270,9 @@ class T5Dataset(MaskedDataset):
     ):
         super().__init__(*args, **kwargs)
         self.decoder_seq_length,self._sentinels = decoder_seq_length,list(self.tokenizer.sentinels)
-        if not self._sentinels: raise GalvatronError('T5Dataset: the tokenizer has no sentinels; --vocab-extra-ids 100 adds them')
+        hidden = self.masking.probability*(self.seq_length-self.margin) # tokens of a full sample, in gaps of four to five
+        if len(self._sentinels)<max(1, hidden/4): raise GalvatronError(f'T5Dataset: the tokenizer has {len(self._sentinels)} sentinels, samples of {self.seq_length} tokens have about {hidden/4:.0f} gaps; --vocab-extra-ids {max(100, round(hidden))} adds them')
+        if decoder_seq_length<hidden*1.25+1: raise GalvatronError(f'T5Dataset: decoder_seq_length {decoder_seq_length} does not hold the {hidden*1.25+1:.0f} tokens that samples of {self.seq_length} hide')
         self._eos, = self._need('eos')
         self._bos = next((t for n in ('bos','pad') if (t := self.tokenizer.special(n)) is not None), 0)
 
@@ -278,16 +281,15 @@ class T5Dataset(MaskedDataset):
 def __getitem__(self:T5Dataset, i):
     sentences,target,rng = self._start(i)
     tokens = np.concatenate(sentences).tolist()[:target]
-    runs = choose_runs(self._words(tokens), len(tokens), target, self.masking, rng)
-    if len(runs)>len(self._sentinels): raise GalvatronError(f'{len(runs)} gaps in a sample, but {len(self._sentinels)} sentinels; raise --vocab-extra-ids')
+    S,T = self.seq_length,self.decoder_seq_length
+    runs = choose_runs(self._words(tokens), len(tokens), target, self.masking, rng)[:len(self._sentinels)]
+    while (n := sum(map(len, runs))+len(runs)+1)>T: runs.pop() # unusually many gaps: the last stay closed, and the run goes on
     encoder,decoder,at = [],[],0
     for sentinel,run in zip(self._sentinels, runs):
         encoder += [*tokens[at:run[0]], sentinel]
         decoder += [sentinel, *(tokens[p] for p in run)]
         at = run[-1]+1
     encoder += tokens[at:]
-    S,T,n = self.seq_length,self.decoder_seq_length,len(decoder)+1
-    if n>T: raise GalvatronError(f'{n} tokens for the decoder, decoder_seq_length is {T}')
     return dict(tokens=_padded(encoder, S), decoder_tokens=_padded([self._bos, *decoder], T), labels=_padded([*decoder, self._eos], T, -100),
                 padding_mask=_padded([1]*len(encoder), S), decoder_padding_mask=_padded([1]*n, T))
 

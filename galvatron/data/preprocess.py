@@ -16,6 +16,8 @@ import re
 import sys
 import zlib
 from collections import deque
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -171,12 +173,14 @@ def _results(args:PreprocessArgs, work):
         _start(args)
         yield from (_encode(*w) for w in work)
         return
-    with multiprocessing.get_context('spawn').Pool(args.workers, _start, (args,)) as pool:
-        queue = deque()
+    pool, queue = ProcessPoolExecutor(args.workers, multiprocessing.get_context('spawn'), _start, (args,)), deque()
+    try:
         for w in work:
-            queue.append(pool.apply_async(_encode, w))
-            if len(queue)>3*args.workers: yield queue.popleft().get()
-        while queue: yield queue.popleft().get()
+            queue.append(pool.submit(_encode, *w))
+            if len(queue)>3*args.workers: yield queue.popleft().result()
+        while queue: yield queue.popleft().result()
+    except BrokenProcessPool: raise GalvatronError('a process that tokenises was killed, perhaps for want of memory; fewer --workers need less') from None
+    finally: pool.shutdown(cancel_futures=True)
 
 # %% ../../nbs/42_data.preprocess.ipynb #dca1da6e
 @dataclass
@@ -224,7 +228,8 @@ def preprocess(
             documents += len(parts[args.json_keys[0]].counts)
             tokens += sum(len(e.tokens) for e in parts.values())
         if not documents: raise GalvatronError(f'{", ".join(args.input)}: no document was found ({bad} bad lines)')
-        for p in prefixes.values(): write_about(p, args, tok)
+        for p in prefixes.values(): Path(f'{p}.json').unlink(missing_ok=True) # of an earlier dataset
+    for p in prefixes.values(): write_about(p, args, tok)
     return Report(list(prefixes.values()), documents, tokens, bad)
 
 # %% ../../nbs/42_data.preprocess.ipynb #ef9ecf80
@@ -263,7 +268,7 @@ def merge_datasets(
 )->IndexedDataset: # The result
     "Join datasets that were tokenised alike"
     if not args.output_prefix: raise GalvatronError('--output-prefix: name the result')
-    prefixes = [q for p in args.input for q in (sorted(str(f)[:-4] for f in Path(p).glob('*.idx')) if os.path.isdir(p) and not os.path.isfile(f'{p}.idx') else [_prefix(p)])]
+    prefixes = [q for p in args.input for q in (_inside(p, args.output_prefix) if os.path.isdir(p) and not os.path.isfile(f'{p}.idx') else [_prefix(p)])]
     if not prefixes: raise GalvatronError(f"--input {' '.join(args.input)}: no dataset was found; name prefixes, or a folder of .bin and .idx files")
     abouts = {p:read_about(p) for p in prefixes}
     told = {tuple(a.get(k) for k in ('tokenizer_type','n_ids','eod')):p for p,a in abouts.items() if a}
@@ -274,6 +279,10 @@ def merge_datasets(
     return res
 
 def _prefix(path): return path.removesuffix('.idx').removesuffix('.bin')
+
+def _inside(folder, out):
+    "All datasets of a folder but an earlier result, which holds them already"
+    return [str(f)[:-4] for f in sorted(Path(folder).glob('*.idx')) if f.absolute()!=Path(f'{out}.idx').absolute()]
 
 # %% ../../nbs/42_data.preprocess.ipynb #3fc3ee6e
 def data_show(
@@ -308,5 +317,5 @@ def write_pydoc_topics(
     with IndexedWriter(prefix, dtype_for(tok.vocab_size)) as w:
         for i in np.random.RandomState(seed).permutation(len(names)):
             w.add_document(np.append(tok.encode(topics[names[i]]).astype(np.uint16), tok.eod))
-        write_about(str(prefix), TokenizerArgs('ByteTokenizer'), tok)
+    write_about(str(prefix), TokenizerArgs('ByteTokenizer'), tok)
     return IndexedDataset(prefix)

@@ -10,6 +10,8 @@ import tempfile
 from dataclasses import dataclass,replace
 from pathlib import Path
 
+from fastcore.basics import patch
+
 from ..plan import GalvatronError
 from .files import ModelProfile,check_machine,model_files
 
@@ -49,9 +51,21 @@ class ProfileModelArgs:
     analytic:str='' # h200, h100 or a100: write formulas, measure nothing
     force:bool=False # Measure again what is there, and replace files of another machine
 
+# %% ../../nbs/03a_profile.arguments.ipynb #87f6c6d1
+_at_least = dict(profile_batch_size=1, profile_batch_size_step=1, profile_seq_length_step=1, layernum_min=1, max_tp_deg=1, max_tokens=0, budget_ms=0, time_limit=0)
+_of_mode = dict(profile_min_batch_size='batch', profile_max_batch_size='batch', profile_min_seq_length='sequence', profile_max_seq_length='sequence', profile_seq_length_list='static and batch')
+
+@patch
+def check(self:ProfileModelArgs)->list: # Arguments that this mode does not read, in words
+    "Raise for what cannot be measured"
+    for k,least in _at_least.items():
+        if (x := getattr(self, k)) is not None and not x>=least: raise GalvatronError(f'profile-model: {k} {x} (allowed: {least} or more)')
+    if self.layernum_max<=self.layernum_min: raise GalvatronError(f'profile-model: layernum_max {self.layernum_max} must be above layernum_min {self.layernum_min}')
+    return [f'{k} is for profile_mode {m}, not {self.profile_mode}' for k,m in _of_mode.items() if getattr(self, k) and self.profile_mode not in m.split()]
+
 # %% ../../nbs/03a_profile.arguments.ipynb #4cfb3a4d
 def _range(a, b, step, what):
-    if a is None or b is None: raise GalvatronError(f'profile-model: profile_mode {what} needs --profile_min_{what} and --profile_max_{what}')
+    if a is None or b is None: raise GalvatronError(f'profile-model: profile_mode {what.partition("_")[0].replace("seq", "sequence")} needs --profile_min_{what} and --profile_max_{what}')
     if not 0<a<=b or step<1: raise GalvatronError(f'profile-model: {what} from {a} to {b} by {step} is empty')
     return list(range(a, b+1, step))
 
@@ -63,6 +77,7 @@ def batches_and_lengths(
     "Which points the arguments ask for"
     if a.profile_mode not in ('static','batch','sequence'): raise GalvatronError(f'profile-model: profile_mode {a.profile_mode!r}: static, batch or sequence')
     given = _numbers(a.profile_seq_length_list, 'profile_seq_length_list')
+    if given and len(seqs)>1 and len(given)!=len(seqs): raise GalvatronError(f'profile-model: profile_seq_length_list {a.profile_seq_length_list!r} has {len(given)} lengths, and the model has {len(seqs)} layer types: one each')
     lengths = [tuple(given)] if given and len(seqs)>1 else [(s,) for s in given] or [tuple(seqs)]
     if a.profile_mode=='sequence':
         if len(seqs)>1: raise GalvatronError('profile-model: profile_mode sequence is for models with one layer type')
@@ -77,8 +92,11 @@ def batches_and_lengths(
 
 # %% ../../nbs/03a_profile.arguments.ipynb #935ccf00
 def _numbers(text, what):
-    try: return [int(s) for s in (text or '').split(',') if s.strip()]
-    except ValueError: raise GalvatronError(f'profile-model: {what} {text!r} must be numbers separated by commas') from None
+    try:
+        out = [int(s) for s in (text or '').split(',') if s.strip()]
+        if min(out, default=1)>0: return out
+    except ValueError: pass
+    raise GalvatronError(f'profile-model: {what} {text!r} must be numbers above 0, separated by commas')
 
 def _doubling(a):
     lo,hi = a.profile_min_seq_length,a.profile_max_seq_length
@@ -104,6 +122,7 @@ def check_folder(folder, names:list):
 # %% ../../nbs/03a_profile.arguments.ipynb #4308f4f2
 def write_analytic(a:ProfileModelArgs, spec)->ModelProfile:
     "Write a model's profile from formulas"
+    a.check()
     lengths = _numbers(a.profile_seq_length_list, 'profile_seq_length_list') if len(spec.layer_types)==1 else None
     m = ModelProfile.analytic(spec, a.analytic, a.mixed_precision, seqs=lengths, widths=widths_of(replace(a, max_tp_deg=max(a.max_tp_deg, 16))))
     names,folder = model_files(a.mixed_precision, spec.name),Path(a.output_dir)

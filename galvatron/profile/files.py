@@ -5,44 +5,29 @@
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
            'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
-           'LOSS_BLOCK_MIB', 'write_text', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
+           'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine',
            'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value',
-           'sequence_value', 'over_batch_and_length', 'over_width', 'form_of', 'model_files', 'difference', 'raw_rows',
-           'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
-           'analytic_ends', 'analytic_point']
+           'sequence_value', 'growing', 'fitted', 'over_batch_and_length', 'over_width', 'form_of', 'model_files',
+           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
+           'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
-import hashlib,json,os,re,tempfile
+import hashlib,itertools,json,math,re,sys
 from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, html_table, text_table
+from ..plan import GalvatronError, html_table, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
 OPS = 'all_reduce','all_gather','reduce_scatter','all_to_all','p2p','p2p_both'
 FORMS = 'tp','sp','ulysses' # how `width` ranks share a layer: Megatron tensor parallel, the same with its sequence parallelism, Ulysses
-
-# %% ../../nbs/03_profile.files.ipynb #a3a43415
-def write_text(path, text:str):
-    "Write `text` to `path` in one step: readers see the old file or the new one, never half"
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        fd,tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
-    except OSError as e: raise GalvatronError(f'cannot write {path}: {e.strerror or e}') from None
-    try:
-        with os.fdopen(fd, 'w') as f: f.write(text)
-        os.chmod(tmp, 0o644)
-        os.replace(tmp, path)
-    except BaseException:
-        if os.path.exists(tmp): os.unlink(tmp)
-        raise
 
 # %% ../../nbs/03_profile.files.ipynb #a55fae46
 def read_json(path)->dict:
@@ -96,6 +81,16 @@ def fit_line(
     return AlphaBeta(*map(float, (*sol, err.mean(), err.max())), '; '.join(bad))
 
 # %% ../../nbs/03_profile.files.ipynb #b8c03bb3
+def measurement(
+    v, # What a file says
+    what, # Its key, for the message
+    least:float=0., # Smallest possible value
+)->float:
+    "A number that may be a measurement; raises `GalvatronError` for text, nothing, NaN, infinity and values that are too small"
+    if isinstance(v, Real) and not isinstance(v, bool) and least<=v<float('inf'): return v
+    raise GalvatronError(f'{what}: {v!r} is no measurement (allowed: numbers from {least:g})')
+
+# %% ../../nbs/03_profile.files.ipynb #15f18218
 @dataclass(frozen=True)
 class Table:
     "Measured times of one operation over message sizes"
@@ -105,6 +100,7 @@ class Table:
 
     def __post_init__(self):
         if not len(self.bytes)==len(self.ms)>0: raise GalvatronError(f'a table needs as many times as sizes, got {len(self.ms)} and {len(self.bytes)}')
+        for v in (*self.bytes, *self.ms): measurement(v, 'a table')
         order = sorted(range(len(self.bytes)), key=lambda i: self.bytes[i])
         for k in ('bytes','ms','spread'):
             v = getattr(self, k)
@@ -151,8 +147,8 @@ def ranks_per_node(
     stride:int, # Distance between neighbours
     gpus_per_node:int, # Ranks of one node
 )->int: # Ranks of the group that share a node
-    "How many ranks of a group sit together; groups start at multiples that keep them aligned"
-    return min(size, max(1, gpus_per_node//stride))
+    "The fewest ranks of a group that sit together; groups start at multiples of their span"
+    return max(1, math.gcd(gpus_per_node, size*stride)//stride)
 
 # %% ../../nbs/03_profile.files.ipynb #0ceaa66f
 @dataclass
@@ -285,7 +281,8 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
         tab = {(r['op'],r['size'],r['stride']): Table(tuple(r['bytes']), tuple(r['ms']), tuple(r['spread'])) for r in d['tables']}
         return cls(tables=tab, overlap={k:tuple(v) for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
-    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing') from None
+    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None
+    except (TypeError,AttributeError,GalvatronError) as e: raise GalvatronError(f'{path}: tables or overlap are malformed: {e}') from None
 
 # %% ../../nbs/03_profile.files.ipynb #53f7db93
 def hardware_files(nodes:int, gpus:int)->dict: # Kind -> file name
@@ -314,7 +311,8 @@ _SP = dict(all_reduce='allreduce', all_to_all='all2all')
 # %% ../../nbs/03_profile.files.ipynb #2a32546d
 _LINE = tuple(2**i for i in range(16, 31))
 
-def _from_bandwidth(op, size, gbps):
+def _from_bandwidth(op, size, gbps, key):
+    gbps = measurement(gbps, key, 1e-9)
     return Table(_LINE, tuple(bus_factor(op, size)*n/(gbps*1e6) for n in _LINE))
 
 # %% ../../nbs/03_profile.files.ipynb #72d95833
@@ -323,11 +321,11 @@ def _documented_tables(doc, world):
     tab,times = {},{}
     for k,v in doc.get('allreduce', {}).items():
         if (m := re.fullmatch(r'allreduce_size_(\d+)_consec_([01])', k)):
-            n = int(m[1]); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v)
+            n = int(m[1]); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v, k)
     for k,v in doc.get('p2p', {}).items():
-        if (m := re.fullmatch(r'pp_size_(\d+)', k)): tab['p2p', int(m[1]), world//int(m[1])] = _from_bandwidth('p2p', int(m[1]), v)
+        if (m := re.fullmatch(r'pp_size_(\d+)', k)): tab['p2p', int(m[1]), world//int(m[1])] = _from_bandwidth('p2p', int(m[1]), v, k)
     for k,v in doc.get('sp', {}).items():
-        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],int(m[2])), {})[int(m[3])*MIB] = v
+        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],int(m[2])), {})[int(m[3])*MIB] = measurement(v, k)
     for (o,n),t in times.items(): tab[{v:k for k,v in _SP.items()}[o], n, 1] = Table(tuple(t), tuple(t.values()))
     return tab
 
@@ -346,6 +344,7 @@ def _derived(tab):
 def from_documented(cls:HardwareProfile, doc:dict, num_nodes:int, gpus_per_node:int):
     "A profile from the contents of the documented files"
     coe = doc.get('overlap', {}).get('overlap_coe')
+    if coe is not None: measurement(coe, 'overlap_coe', 1.)
     return cls(num_nodes, gpus_per_node, _derived(_documented_tables(doc, num_nodes*gpus_per_node)), {o:(coe,coe) for o in OPS} if coe else {},
                meta=dict(source='documented files; all_gather and reduce_scatter taken as half an all_reduce'), documented=doc)
 
@@ -382,6 +381,7 @@ def _save(profile, folder, names):
     if not profile.documented: texts['rich'] = rich_text(profile.to_rich())
     for k,t in texts.items():
         out.append(Path(folder)/names[k]); write_text(out[-1], t)
+    for k in names.keys()-texts.keys() if 'rich' in texts else (): (Path(folder)/names[k]).unlink(missing_ok=True) # what an earlier profile said
     return out
 
 @patch
@@ -405,15 +405,17 @@ def check_machine(
     documented, # A documented file that may be there
     machine:dict, # What describes this machine and its software
     force:bool=False, # Replace in any case
-):
+)->bool: # Whether to begin anew
     "Refuse to write over the measurements of another machine, precision or version"
-    if force: return
+    if force: return True
     if not Path(rich).exists():
         if Path(documented).exists(): raise GalvatronError(f'{documented} is there without {Path(rich).name}, so nothing says which machine it describes; use another folder, or --force to replace it')
-        return
-    old = read_json(rich); old = dict(device=old.get('device'), **{k:v for k,v in old.get('meta', {}).get('machine', {}).items() if k!='device'})
+        return False
+    meta = (d := read_json(rich)).get('meta', {}); old = meta.get('machine', {})|dict(device=d.get('device'))
     diff = [f'{k} {old.get(k)!r}, now {v!r}' for k,v in machine.items() if old.get(k)!=v]
-    if diff: raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
+    if diff and not meta.get('shipped'): raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
+    if diff: print(f'galvatron: {rich}: the profile that came with the package ({old["device"]}) is replaced, with all that it said', file=sys.stderr)
+    return bool(diff)
 
 # %% ../../nbs/03_profile.files.ipynb #49d82c11
 @dataclass(frozen=True)
@@ -553,13 +555,41 @@ def static_value(at:dict, x:float):
 def batch_value(at:dict, x:float):
     "The least-squares line through all measured batches"
     if len(at)<2: raise GalvatronError(f'profile_mode batch needs at least 2 measured batch sizes, found {sorted(at)}')
-    return float(np.polyval(np.polyfit(list(at), list(at.values()), 1), x))
+    return fitted(at, x, 1)
 
-# %% ../../nbs/03_profile.files.ipynb #4a2200ab
 def sequence_value(at:dict, x:float):
     "A parabola over measured lengths (a line through two)"
     if len(at)<2: raise GalvatronError(f'profile_mode sequence needs at least 2 measured lengths, found {sorted(at)}')
-    return float(np.polyval(np.polyfit(list(at), list(at.values()), min(2, len(at)-1)), x))
+    return fitted(at, x, 2)
+
+# %% ../../nbs/03_profile.files.ipynb #4a2200ab
+def growing(
+    x, y, # Measured sizes and values
+    degree:int, # Of the polynomial
+)->np.ndarray: # Coefficients as of `np.polyfit`, highest power first
+    "The least-squares polynomial none of whose coefficients is negative"
+    powers = np.arange(degree, -1, -1)
+    terms,y = np.asarray(x, float)[:,None]**powers, np.asarray(y, float)
+    best = np.zeros(degree+1),np.inf
+    for kept in itertools.product((True,False), repeat=degree+1): # all of them first
+        c = np.zeros(degree+1)
+        c[[*kept]] = np.linalg.lstsq(terms[:,kept], y, rcond=None)[0]
+        off,fine = ((terms@c-y)**2).sum(),(c*terms.max(0)>=-1e-9*np.abs(y).max()).all() # rounding is no sign
+        if fine and off<best[1]: best = c.clip(0),off
+        if fine and all(kept): break
+    return best[0]
+
+def fitted(
+    at:dict, # Measured size: value
+    x:float, # Any size
+    degree:int, # Of the polynomial; fewer points give a lower one
+)->float:
+    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside"
+    xs,ys = zip(*sorted(at.items()))
+    degree,edge = min(degree, len(xs)-1),min(max(x, xs[0]), xs[-1])
+    inside = max(0., float(np.polyval(np.polyfit(xs, ys, degree), edge)))
+    if edge==x or not inside: return inside
+    return inside*float(np.polyval(g := growing(xs, ys, degree), x)/np.polyval(g, edge))
 
 # %% ../../nbs/03_profile.files.ipynb #27d28cfe
 def over_batch_and_length(
@@ -605,7 +635,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
     "One field of one module at any width, batch and length; `mode` None means memory"
     what = f'{self.model} {fld} of {kind if kind!="layer" else "layertype_"+str(k)} ({form})'
     ws = self._measured(fld, kind, k, form)
-    if not ws: raise GalvatronError(f'{what} was not profiled')
+    if not ws: raise GalvatronError(f'{what} was not profiled; galvatron profile-model --profile_type {"computation" if mode else "memory"} measures it')
     def at(w, b): 
         if mode: return over_batch_and_length(ws[w], b, seq, mode, what)
         by = {}
@@ -613,7 +643,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
         return static_value({s:static_value(d, b) for s,d in by.items()}, seq)
     if len(ws)==1 and width not in ws:
         w0 = next(iter(ws))
-        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked')
+        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked: profile with a --max_tp_deg of {width} or more, or search with --max_tp_deg {w0}')
         return at(w0, batch*w0/width)
     return over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
 
@@ -843,7 +873,7 @@ def from_rich(cls:ModelProfile, d:dict, path=''):
             for k in IDENTITY: r[k]
         return cls(points=tuple(Point(**r) for r in d['points']), optimizer=tuple((r['mparams'],r['ms']) for r in d['optimizer']), depths=tuple(d['depths']),
                    **{k:tuple(d[k]) for k in ('seqs','layer_params','vocab_params')}, **{k:d[k] for k in ('model','precision','device','analytic','meta')})
-    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing') from None
+    except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no model_profile_*.json; name the folder that the profile is in') from None
     except TypeError as e: raise GalvatronError(f'{path}: a row of points is malformed: {e}') from None
 
 # %% ../../nbs/03_profile.files.ipynb #49508ba1
@@ -878,7 +908,7 @@ def depth_rows(self:ModelProfile)->list:
     for b,s in at:
         seq = [s] if K==1 else list(self.seqs)
         if K>1 and s!=seq[0]: continue
-        rest = self.embed_ms(b, seq=seq[-1])[0] + self.head_ms(b, seq=seq[-1])[0]
+        rest = self.embed_ms(b, seq=seq[0])[0] + self.head_ms(b, seq=seq[-1])[0]
         for n in [[1]*K] + [[2 if j==k else 1 for j in range(K)] for k in range(K)]:
             out.append(dict(layers=n, batch=b, seq=seq, forward_ms=rest + sum(c*self.forward_ms(k, b, seq=seq[k]) for k,c in enumerate(n))))
     return out
@@ -961,8 +991,8 @@ def computation_points(d:dict, seqs)->list:
     for k,v in d.items():
         if (m := _LAYER.match(k)):
             t,b = int(m[1]),int(m[2] or 1)
-            out.append(Point('layer', t, batch=b, seq=int(m[3] or seqs[min(t, len(seqs)-1)]), forward_ms=v*b))
-        elif (m := _OTHER.match(k)): out.append(Point('head', batch=int(m[1] or 1), seq=int((m[2] or str(seqs[0])).split(',')[0]), forward_ms=v*int(m[1] or 1)))
+            out.append(Point('layer', t, batch=b, seq=int(m[3] or seqs[min(t, len(seqs)-1)]), forward_ms=measurement(v, k)*b))
+        elif (m := _OTHER.match(k)): out.append(Point('head', batch=int(m[1] or 1), seq=int((m[2] or str(seqs[-1])).split(',')[-1]), forward_ms=measurement(v, k)*int(m[1] or 1)))
     return out
 
 # %% ../../nbs/03_profile.files.ipynb #2ee23db2
@@ -970,10 +1000,16 @@ def _by_seq(v, seq):
     "The nested layout of a memory entry, from the nested or the flat one"
     return {str(seq):v} if v.keys() & {'parameter_size','model_states','activation'} else v
 
-def _memory_layer(k, v, sp, seqs):
+def _entry(e, key, name):
+    "A part of a memory file's entry: bytes by width, or one number"
+    if name not in e: raise GalvatronError(f'memory profile, {key}: key {name!r} is missing')
+    for w,a in e[name].items() if isinstance(e[name], dict) else [('', e[name])]: measurement(a, f'memory profile, {key}, {name} {w}'.rstrip())
+    return e[name]
+
+def _memory_layer(key, k, v, sp, seqs):
     "Points of one layer type's entry"
     for s,e in _by_seq(v, seqs[min(k, len(seqs)-1)]).items():
-        act = e['tp_activation_per_bsz_dict']; ck = act.get('checkpoint')
+        act = _entry(e, key, 'tp_activation_per_bsz_dict'); ck = act.get('checkpoint')
         for w,a in act.items():
             if w=='checkpoint': continue
             w,form = int(w),'sp' if sp and w!='1' else 'tp'
@@ -985,12 +1021,12 @@ def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by typ
     out,params = [],{}
     for key,v in sorted(d.items()):
         if (m := re.fullmatch(r'layertype_(\d+)(_sp)?', key)):
-            k = int(m[1]); out += _memory_layer(k, v, m[2], seqs)
-            params.setdefault(k, int(round(next(iter(_by_seq(v, 0).values()))['parameter_size']*MIB/4)))
-        elif re.fullmatch(r'other_memory_pp_off(_sp)?', key):
-            for s,e in _by_seq(v, seqs[0]).items():
-                act = e['activation'] if isinstance(e['activation'], dict) else {'1':e['activation']}
-                out += [Point('head', width=int(w), batch=1, seq=int(s.strip('[]').split(',')[0]), peak_mib=a) for w,a in act.items()]
+            k = int(m[1]); out += _memory_layer(key, k, v, m[2], seqs)
+            for e in _by_seq(v, 0).values(): params.setdefault(k, int(round(_entry(e, key, 'parameter_size')*MIB/4)))
+        elif (m := re.fullmatch(r'other_memory_pp_off(_sp)?', key)):
+            for s,e in _by_seq(v, seqs[-1]).items():
+                act = _entry(e, key, 'activation')
+                out += [Point('head', 0, 'sp' if m[1] and w!='1' else 'tp', int(w), 1, int(s.strip('[]').split(',')[-1]), peak_mib=a) for w,a in (act if isinstance(act, dict) else {'1':act}).items()]
     ck = {p.seq:p.checkpoint_mib for p in out if p.kind=='layer' and p.type==0 and p.width==1 and p.checkpoint_mib is not None}
     return out + [Point('embed', batch=1, seq=s, activation_mib=c) for s,c in ck.items()], tuple(params[k] for k in sorted(params))
 
@@ -1015,6 +1051,21 @@ def _find(folder, spec, precision, kind):
     return next((p for s in stems(spec) if (p := Path(folder)/model_files(precision, s)[kind]).exists()), None)
 
 # %% ../../nbs/03_profile.files.ipynb #1ac84045
+@patch
+def check_model(self:ModelProfile,
+    spec, # `ModelSpec`; anything without layers is not compared
+    path='', # For the message
+)->ModelProfile: # Itself
+    "Refuse a profile whose layers or vocabulary are another model's"
+    if not hasattr(spec, 'layer_types'): return self
+    say = lambda params: ', '.join(f'{n:,}' for n in params)
+    layers,vocab = tuple(t.params for t in spec.layer_types),self.meta.get('vocab') or spec.vocab
+    differ = [f'a layer has {say(self.layer_params)} parameters there and {say(layers)} here'] if self.layer_params!=layers else []
+    if spec.vocab and not .9<vocab/spec.vocab<1.1: differ.append(f'a vocabulary of {vocab:,} there and {spec.vocab:,} here')
+    if differ: raise GalvatronError(f'{path} describes another model of this name: {"; ".join(differ)}. Measure this one with galvatron profile-model --force, or into another folder with --output_dir')
+    return self
+
+# %% ../../nbs/03_profile.files.ipynb #8c8487c0
 @patch(cls_method=True)
 def load(cls:ModelProfile,
     folder, # Folder of model profiles (a model's configs), or one rich file
@@ -1023,12 +1074,11 @@ def load(cls:ModelProfile,
 ):
     "Read a profile: the rich file if it is there, else the documented files"
     if Path(folder).is_file(): return cls.from_rich(read_json(folder), folder)
-    if (p := _find(folder, spec, precision, 'rich')): return cls.from_rich(read_json(p), p)
+    if (p := _find(folder, spec, precision, 'rich')): return cls.from_rich(read_json(p), p).check_model(spec, p)
     found = {k:p for k in ('computation','memory') if (p := _find(folder, spec, precision, k))}
     if not found:
         name = stems(spec)[0]
-        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}; '
-                             'make it with galvatron profile-model, or use --analytic')
+        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}')
     return cls.from_documented({k:read_json(p) for k,p in found.items()}, spec, precision)
 
 # %% ../../nbs/03_profile.files.ipynb #fa69431a

@@ -413,6 +413,7 @@ def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     seqs = tuple(t.seq for t in spec.layer_types)
     points,types,out = batches_and_lengths(a, seqs),spec.layer_types,[]
+    if spec.image_size and any(s!=seqs for _,s in points): raise GalvatronError(f'profile-model: the lengths of {spec.name} follow from its pictures (--image_size, --patch_size): {", ".join(map(str, seqs))}')
     forms = [f for f in a.forms.split(',') if f]
     if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
@@ -517,13 +518,19 @@ def machine_of(a:ProfileModelArgs, device)->dict:
     return dict(device=f['device'], torch=f['torch'], transformers=transformers.__version__, precision=a.mixed_precision, compile=a.compile, flash_attn=a.use_flash_attn)
 
 # %% ../../nbs/05_profile.model.ipynb #3c6fdb3f
+def _going_on(path, spec)->Book:
+    "The book of an earlier run of this model; with what is added it is the reader's own"
+    m = ModelProfile.load(path).check_model(spec, path)
+    return Book(path, replace(m, meta={k:v for k,v in m.meta.items() if k!='shipped'}))
+
+# %% ../../nbs/05_profile.model.ipynb #db123fdd
 def start_profile(a:ProfileModelArgs, spec, device)->Book:
     "The book to write in: what is there, if it may be continued, or an empty one"
     names,folder,machine = model_files(a.mixed_precision, spec.name),Path(a.output_dir),machine_of(a, device)
     check_folder(folder, names.values())
-    check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
-    if (folder/names['rich']).exists() and not a.force: return Book(folder/names['rich'], ModelProfile.load(folder/names['rich']))
-    meta = dict(machine=machine, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
+    anew = check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
+    if (folder/names['rich']).exists() and not anew: return _going_on(folder/names['rich'], spec)
+    meta = dict(machine=machine, vocab=spec.vocab, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
                 memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
@@ -576,13 +583,17 @@ def profile_model(
 )->ModelProfile:
     "Measure a model's layers on this device, or take formulas, and write the files; returns the profile"
     if a.analytic: return write_analytic(a, spec)
+    for ignored in a.check(): _warn(ignored)
     device = _device(a)
     with rank_threads(device):
         options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)
         if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
+        if (left := set(widths_of(a) if a.widths else ())-{t.width for t in tasks}): _warn(f'widths {", ".join(map(str, sorted(left)))}: no layer of {spec.name} can be shared so')
+        if not tasks: raise GalvatronError('profile-model: there is nothing to measure')
         todo = [t for t in tasks if not is_done(t, book.m, do)]
+        print(f'{spec.name} in {a.mixed_precision} on {book.m.device}: {len(todo)} of {len(tasks)} configurations to measure', file=sys.stderr)
         groups = {}
         for t in todo: groups.setdefault((t.form, t.width), []).append(t)
         with tqdm(total=len(tasks), initial=len(tasks)-len(todo), desc=f'profile-model {spec.name}', leave=False, mininterval=.5) as bar:
@@ -592,7 +603,7 @@ def profile_model(
             finally: gc.unfreeze()
     if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
     if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
-    for k in book.m.noisy(): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
+    for k in book.m.noisy() if todo else (): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
     book.m.save(a.output_dir)
     return book.m
 

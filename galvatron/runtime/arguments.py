@@ -121,6 +121,8 @@ def check(self:TrainArgs):
         raise GalvatronError('start_weight_decay and end_weight_decay need a weight_decay_incr_style, linear or cosine, in which it changes')
     if self.lr_decay_style=='WSD' and not self.lr_wsd_decay_iters: raise GalvatronError('lr_decay_style WSD needs lr_wsd_decay_iters, the steps of its decay')
     if sum(v is not None for v in (self.train_iters, self.train_samples, self.epochs))>1: raise GalvatronError('give one of train_iters, train_samples and epochs')
+    for k,needs in (('save_interval','save'), ('load_iteration','load'), ('load_distributed','load'), ('finetune','load')):
+        if getattr(self, k) not in (None, False) and not getattr(self, needs): raise GalvatronError(f'{k} needs --{needs}, the folder of checkpoints')
     if self.min_lr>self.lr: raise GalvatronError(f'min_lr {self.min_lr} is larger than lr {self.lr}')
     if self.override_opt_param_scheduler and self.use_checkpoint_opt_param_scheduler: raise GalvatronError('override_opt_param_scheduler and use_checkpoint_opt_param_scheduler exclude each other')
 
@@ -196,7 +198,8 @@ def datasets(
     data:DataArgs, # where samples come from
 )->tuple: # (train, valid or None)
     "Training and held-out data of a run"
-    bsz = plan.global_bsz
+    bsz, packed = plan.global_bsz, [k for k in ('eod_mask_loss', 'reset_position_ids', 'reset_attention_mask') if getattr(data, k)]
+    if packed and not spec.layer_types[0].causal: raise GalvatronError(f"{', '.join(packed)}: for decoders, whose samples are documents one behind the other; a {spec.model_type} reads no such samples")
     iters = args.train_iters or (args.train_samples or 0)//bsz
     n, v, _ = samples_needed(iters, bsz, args.eval_interval, args.eval_iters)
     if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed))

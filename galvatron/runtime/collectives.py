@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, distributed as dist
-from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..plan import GalvatronError
@@ -43,9 +43,9 @@ def start_all_gather(
 # %% ../../nbs/22_runtime.collectives.ipynb #10ed229c
 def _gather(x, group, dim=1): return start_all_gather(x, group, dim)()
 
-def _scatter(x, group, dim=1):
+def _scatter(x, group):
     n = group.size()
-    return _ops.wait_tensor(_ops.reduce_scatter_tensor(_pieces(x, n, dim).flatten(0, 1), 'sum', n, group.group_name))
+    return _ops.wait_tensor(_ops.reduce_scatter_tensor(_pieces(x, n, 1).flatten(0, 1), 'sum', n, group.group_name))
 
 def _sum(x, group): return _ops.wait_tensor(_ops.all_reduce(x.contiguous(), 'sum', group.group_name))
 
@@ -112,12 +112,9 @@ def all_to_all(
 # %% ../../nbs/22_runtime.collectives.ipynb #30b28739
 def local(
     p, # a DTensor (or a plain tensor, returned as it is)
-    partial:bool=False, # True if this rank's gradient of a replicated parameter is only a share, to be summed
 )->Tensor: # the local tensor, attached to the graph
     "A parameter as the local tensor that a layer computes with"
-    if not isinstance(p, DTensor): return p
-    replicated = all(pl.is_replicate() for pl in p.placements)
-    return p.to_local(grad_placements=[Partial() if partial else Replicate()]*len(p.placements) if replicated else p.placements)
+    return p.to_local(grad_placements=p.placements) if isinstance(p, DTensor) else p
 
 # %% ../../nbs/22_runtime.collectives.ipynb #d9a66fbb
 def vocab_embed(
@@ -214,13 +211,13 @@ def _write_gradient(logits, labels, lse, g, first, vocab, chunk):
 # %% ../../nbs/22_runtime.collectives.ipynb #ebf1e2c9
 class _VocabCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, labels, group, vocab, ignore_index, fp32, chunk):
+    def forward(ctx, logits, labels, group, vocab, fp32, chunk):
         first = 0 if group is None else group.rank()*logits.shape[-1]
         own = _token_stats(logits, labels, first, vocab, fp32, chunk)
         every = own[None] if group is None else _gather(own[None], group, 0)
         lse, target = torch.logsumexp(every[:,0], 0), every[:,1].sum(0)
-        ignored, known = labels==ignore_index, (labels>=0)&(labels<vocab)
-        ctx.save_for_backward(logits, labels, lse, known&~ignored)
+        ignored, known = labels==-100, (labels>=0)&(labels<vocab)
+        ctx.save_for_backward(logits, labels, lse, known)
         ctx.args = first,vocab,chunk
         return (lse-target).masked_fill_(~known, torch.nan).masked_fill_(ignored, 0)
 
@@ -229,24 +226,23 @@ class _VocabCrossEntropy(torch.autograd.Function):
         logits, labels, lse, counted = ctx.saved_tensors
         logits = logits.detach()
         _write_gradient(logits, labels, lse, g*counted, *ctx.args)
-        return logits,*(None,)*6
+        return logits,*(None,)*5
 
 # %% ../../nbs/22_runtime.collectives.ipynb #b035a087
 def vocab_cross_entropy(
     logits:Tensor, # [..., v], this rank's columns; afterwards their memory holds their gradient
-    labels:Tensor, # [...], int64 token ids of the whole vocabulary, equal on all ranks of the group
+    labels:Tensor, # [...], int64 token ids of the whole vocabulary, equal on all ranks of the group; -100: no loss
     group, # vocabulary-parallel group, or None
     vocab:int, # real size of the vocabulary
     padded:int=None, # size with padded rows, v times the ranks of the group (default: no padding)
-    ignore_index:int=-100, # label of tokens without a loss
     fp32:bool=True, # do the arithmetic in float32 at least; else in the type of the logits
     chunk:int=0, # rows in one block, 0: as many as make no large temporary
-)->Tensor: # [...], the loss of each token, equal on all ranks of the group; 0 where ignored, NaN for a label outside the vocabulary
+)->Tensor: # [...], the loss of each token, equal on all ranks of the group; 0 for -100, NaN for a label outside the vocabulary
     "Cross entropy of each token with logits divided by vocabulary. The logits must not be used after the backward pass. GalvatronError if their width is not the shard's"
     n, padded = 1 if group is None else group.size(), padded or vocab
     if logits.shape[-1]*n!=padded or padded<vocab:
         raise GalvatronError(f'logits of width {logits.shape[-1]} on {n} ranks: want {padded}/{n} columns each for a vocabulary of {vocab} padded to {padded}')
-    return _VocabCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), group, vocab, ignore_index, fp32, chunk).view(labels.shape)
+    return _VocabCrossEntropy.apply(logits.flatten(0, -2), labels.flatten(), group, vocab, fp32, chunk).view(labels.shape)
 
 # %% ../../nbs/22_runtime.collectives.ipynb #ad92f5dd
 _kinds = dict(all_reduce='allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced',

@@ -269,11 +269,16 @@ def _agent(argv)->int:
     import logging
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import parse_args, run
+    os.environ.pop('TORCH_CPP_LOG_LEVEL') if os.environ.get('TORCH_CPP_LOG_LEVEL')=='FATAL' else None # ranks may speak
     end_with_parent()
     logging.disable(logging.ERROR) # what torchrun says about its ranks
-    try: run(parse_args(argv))
+    try: run(args := parse_args(argv))
     except SignalException as e: return 128+e.sigval
+    except RendezvousError:
+        print(f'galvatron: error: the nodes did not meet at {args.rdzv_endpoint}: is every node started, with the same --num_nodes, --master_addr and --master_port?', file=sys.stderr)
+        return 2
     except ChildFailedError as e:
         rank, failure = e.get_first_failure()
         how = f'was ended by signal {signal.Signals(-failure.exitcode).name}' if failure.exitcode<0 else f'ended with exit code {failure.exitcode}'
@@ -301,7 +306,8 @@ def torchrun(
     here = address_to(kwargs.get('master_addr', '')) if kwargs.get('nnodes', 1)>1 else None
     link = here and interface_of(here)
     cmd = [sys.executable, '-m', 'galvatron.runtime.launch', '--agent', *torchrun_arguments(argv, nproc, local_addr=here, **kwargs)]
-    env = {'OMP_NUM_THREADS':'1', **({'GLOO_SOCKET_IFNAME':link} if link else {}), **os.environ}
+    if here: print(f"node {kwargs['node_rank']} of {kwargs['nnodes']}: meeting the others at {kwargs['master_addr']}:{kwargs['master_port']}", file=sys.stderr)
+    env = {'OMP_NUM_THREADS':'1', 'TORCH_CPP_LOG_LEVEL':'FATAL', **({'GLOO_SOCKET_IFNAME':link} if link else {}), **os.environ}
     p = subprocess.Popen(cmd, env=env, start_new_session=True)
     told = []
     def forward(sig, frame):
@@ -345,6 +351,7 @@ class LaunchArgs:
         if self.nproc is None: self.nproc = visible_gpus() or 1
         self.num_nodes, self.node_rank, self.master_addr = self.num_nodes or 1, self.node_rank or 0, self.master_addr or '127.0.0.1'
         if self.nproc<1 or self.num_nodes<1: raise GalvatronError(f'nproc {self.nproc} and num_nodes {self.num_nodes} must be at least 1')
+        if self.time_limit is not None and not self.time_limit>0: raise GalvatronError(f'time_limit: {self.time_limit} is not allowed (allowed: above 0)')
         if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')
 
     @property

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['recipes', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register', 'recipe_of',
            'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region', 'seed_of', 'sow',
-           'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'kernel_order',
+           'drops', 'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention', 'kernel_order',
            'attention_kernels', 'fuse_norms', 'bare_forwards', 'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
@@ -215,7 +215,9 @@ def fly(
 class GatheredInput:
     "Stands in for the gathered input of a region among the tensors saved for backward: keeps the slice and gathers again"
     def __init__(self, x, y, group):
-        self.x, self.ptr, self.numel, self.group, self.uses, self.y, self.coming = x.detach(), y.untyped_storage().data_ptr(), y.numel(), group, 0, None, None
+        self.x, self.group = x.detach(), group
+        self.ptr, self.numel = y.untyped_storage().data_ptr(), y.numel() # by which views of the gathered input are known
+        self.uses, self.coming, self.y = 0, None, None                  # how often it was saved; the gather that has begun; its result
 
     def pack(self, t):
         if t.untyped_storage().data_ptr()!=self.ptr or t.numel()!=self.numel: return t
@@ -283,6 +285,10 @@ def sow(seed:int):
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized(): torch.cuda.manual_seed(seed)
 
+def drops(module:nn.Module)->bool:
+    "Whether a module drops anything in training"
+    return any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) or getattr(m, 'drop_prob', 0) for m in module.modules())
+
 def reseed(
     context:Context, # of the layer
     inside:bool=False, # a region begins, otherwise it has ended
@@ -338,10 +344,11 @@ def score_mask(
     "What attention is told beyond its causal flag; None if that says it all"
     short = bool(causal and window and window<seq)
     if keys is None and bias is None and not short: return None
-    seen = [_band(seq, window if short else seq, device)] if causal else []
-    if keys is not None: seen.append(keys[:,None,None])
-    if bias is None or not seen: return functools.reduce(torch.logical_and, seen) if seen else bias
-    return torch.where(functools.reduce(torch.logical_and, seen), bias, -torch.inf)
+    masks = [_band(seq, window if short else seq, device)] if causal else []
+    if keys is not None: masks.append(keys[:,None,None])
+    if not masks: return bias
+    seen = functools.reduce(torch.logical_and, masks)
+    return seen if bias is None else torch.where(seen, bias, -torch.inf)
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #576da190
 class Pieces:
@@ -408,7 +415,8 @@ def attention(
     if softcap: raise GalvatronError('attention with softcap is not supported')
     c, width = module.galvatron, value.shape[-1]
     if c.sp>1: query,key,value = _to_heads((query, key, value), c)
-    if config := _slopes(module): query,key,value,scaling = with_alibi(query, key, value, config.num_attention_heads, (c.tp_rank+c.sp_rank)*query.shape[1], scaling)
+    config = getattr(module, 'config', None)
+    if getattr(config, 'alibi', False): query,key,value,scaling = with_alibi(query, key, value, config.num_attention_heads, (c.tp_rank+c.sp_rank)*query.shape[1], scaling)
     causal = module.is_causal if is_causal is None else is_causal
     if pieces is not None:
         if padding_mask is not None: raise GalvatronError('samples with segment_ids and padding_mask: let the padding be a segment of its own, without labels')
@@ -417,11 +425,6 @@ def attention(
         if mask is None: mask = score_mask(query.shape[2], causal, sliding_window, padding_mask, None if position_bias is False else position_bias, query.device)
         out = F.scaled_dot_product_attention(query, key, value, mask, dropout, causal and mask is None, scale=scaling, enable_gqa=query.shape[1]!=key.shape[1]).transpose(1, 2)
     return all_to_all(out[...,:width], c.sp_group, 1, 2), None
-
-def _slopes(module):
-    "The config of a module whose heads have ALiBi, None for others"
-    config = getattr(module, 'config', None)
-    return config if getattr(config, 'alibi', False) else None
 
 AttentionInterface.register('galvatron', attention)
 
@@ -493,6 +496,7 @@ def parallelise(
     for path in recipe.attributes:
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
-    if compile: compile_forward(layer, max(context.tp, context.sp)>1)
+    apart = context.tp>1 and not context.sequence_parallel and drops(layer) # needs seeds at the edges of regions
+    if compile and not apart: compile_forward(layer, max(context.tp, context.sp)>1)
     seeded(layer, context)
     return rules

@@ -6,8 +6,6 @@
 __all__ = ['Wire', 'Pipeline']
 
 # %% ../../nbs/25_runtime.schedule.ipynb #2b90a376
-from dataclasses import replace
-
 import torch
 from fastcore.basics import patch
 from torch import Tensor, distributed as dist
@@ -63,11 +61,9 @@ class Pipeline:
     "Runs a stage's share of every step"
     def __init__(self,
         model:StageModel, # of this rank
-        seq:int|None=None, # tokens of a sample; default: the model's
     ):
-        self.model, self.place, self.seq, self.steps = model, model.place, seq or model.spec.seq, 0
-        spec = model.spec if seq is None else replace(model.spec, layer_types=tuple(replace(t, seq=seq) for t in model.spec.layer_types))
-        self.shapes = [self._shapes(layout, spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
+        self.model, self.place, self.steps = model, model.place, 0
+        self.shapes = [self._shapes(layout, model.spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
         self.before, self.behind = self._wires(-1, self.shapes[0]), self._wires(+1, self.shapes[1])
 
     def _shapes(self, layout, stream):
@@ -111,7 +107,7 @@ def _forward(self:Pipeline, micro_batch, got, scale, draw):
     x = None if got is None else tuple(t.requires_grad_(torch.is_grad_enabled()) for t in got)
     documents = Documents(self.model, *map(micro_batch.get, ('segment_ids', 'position_ids', 'padding_mask')))
     inputs = {k:micro_batch[k] for k in (*self.model.recipe.inputs, *self.model.recipe.optional) if k in micro_batch}
-    y = self.model(x, self.seq, inputs, micro_batch.get('labels'), scale, draw, documents)
+    y = self.model(x, self.model.spec.seq, inputs, micro_batch.get('labels'), scale, draw, documents)
     if self.behind: self.behind[0].send([t.detach() for t in y])
     return x, y
 

@@ -24,7 +24,7 @@ from ..checkpoint.distributed import local_box
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import fused, in_rows, local, put_back, vocab_cross_entropy, vocab_embed
 from .groups import Place
-from .parallelise import Context, Pieces, Recipe, Rule, at_rest, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, to_rest, token_slice
+from .parallelise import Context, Pieces, Recipe, Rule, at_rest, drops, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, token_slice
 from .redistribute import redistribute
 
 # %% ../../nbs/24_runtime.stage.ipynb #2d157068
@@ -126,7 +126,11 @@ def renew(
 class WorkingCopies:
     "Low-precision copies of a unit's parameters on a mesh of one rank; gradients are added up in the precision at rest"
     def __init__(self, dtype, brief:bool, together:bool=False):
-        self.dtype, self.brief, self.together, self.copies, self.filled, self.more, self.last, self.low = dtype, brief, together, {}, {}, {}, True, False
+        self.dtype = dtype
+        self.brief, self.together = brief, together # whether copies go after each use; whether their gradients come all at once
+        self.copies, self.filled = {}, {}           # copy by parameter, and of which version of the parameter it is
+        self.more = {}                              # gradients that have come and are not added yet
+        self.last, self.low = True, False           # of the next backward: the last of the step; gradients stay in the precision of the copies
 
     def take(self, p):
         "The copy of a parameter, filled; all copies that must be filled again are filled at once"
@@ -192,7 +196,7 @@ class Unit:
     def __init__(self, name, module, context, rules, names, shapes, streams=1):
         self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams = name, module, context, rules, names, shapes, streams
         self.strategy, self.copies, self.sharded = context.strategy, None, False
-        self.drops = any(isinstance(m, nn.Dropout) and m.p>0 or getattr(m, 'attention_dropout', 0) or getattr(m, 'drop_prob', 0) for m in module.modules())
+        self.drops = drops(module)
 
 # %% ../../nbs/24_runtime.stage.ipynb #a27e58b2
 @patch
@@ -284,10 +288,9 @@ def stage_layers(self:StageModel)->range:
 
 # %% ../../nbs/24_runtime.stage.ipynb #ca9dcddc
 @patch
-def _add(self:StageModel, name, module, context, rules, names, shapes, streams):
-    unit = Unit(name, module, context, rules, names, shapes, streams)
+def _add(self:StageModel, unit):
     self.units.append(unit)
-    self.parts[name.replace('.', '_')] = module
+    self.parts[unit.name.replace('.', '_')] = unit.module
     unit.shard(self.options)
 
 def _whole(paths, name):
@@ -301,7 +304,7 @@ def _add_layer(self:StageModel, i, path, fresh):
     shapes = {n: p.shape for n,p in layer.named_parameters()}
     rules = parallelise(layer, self.recipe, context, self.spec.layer_type(i).kv_heads, self.options.compile)
     names = {n: _whole(layer.paths, n) if self.recipe.block else f'{path}.{n}' for n in rules}
-    self._add(f'layers.{i}', layer, context, rules, names, shapes, len(self.spec.stream(i+1)))
+    self._add(Unit(f'layers.{i}', layer, context, rules, names, shapes, len(self.spec.stream(i+1))))
 
 @patch
 def _add_end(self:StageModel, name, module, streams=1):
@@ -314,7 +317,7 @@ def _add_end(self:StageModel, name, module, streams=1):
         module.output.weight = self.units[0].module.tokens.weight
     fuse_norms(module)
     seeded(module, module.context)
-    self._add(name, module, module.context, rules, {n: _whole(module.paths, n) for n in rules}, shapes, streams)
+    self._add(Unit(name, module, module.context, rules, {n: _whole(module.paths, n) for n in rules}, shapes, streams))
 
 # %% ../../nbs/24_runtime.stage.ipynb #1a1d380f
 @patch
@@ -339,10 +342,6 @@ class GlobalParameter(NamedTuple):
     def to_hf(self, full:Tensor)->Tensor:
         "From the whole tensor at rest to the one of Hugging Face"
         return from_rest(self.rule, full, self.shape)
-
-    def from_hf(self, full:Tensor)->Tensor:
-        "From the tensor of Hugging Face to the whole one at rest"
-        return to_rest(self.rule, full)
 
 @patch
 def named_global_parameters(self:StageModel): # yields `GlobalParameter`
@@ -477,8 +476,9 @@ class Documents:
 def arguments(self:Documents, unit:Unit, seq:int)->dict:
     "What a unit has to be told, made once for all units that need the same"
     if unit.name=='head': return {}
-    if (unit.name=='embed', unit.context) not in self.made: self.made[unit.name=='embed', unit.context] = self._make(unit, seq)
-    return self.made[unit.name=='embed', unit.context]
+    key = unit.name=='embed', unit.context
+    if key not in self.made: self.made[key] = self._make(unit, seq)
+    return self.made[key]
 
 @patch
 def _make(self:Documents, unit, seq):

@@ -16,7 +16,7 @@ import torch
 from fastcore.basics import patch
 from torch import distributed as dist
 
-from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, tensor_differences, together
+from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
 from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpoint
 from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
@@ -158,8 +158,8 @@ def set_weights(
     wanted, given = {g.name: g.shape for g in mine}, {n: tuple(t.shape) for n,t in weights.items()}
     raise_if(tensor_differences({n:given[n] for n in wanted if n in given}, wanted), 'the given weights')
     for g in mine:
-        lo, part = local_box(g.param)
-        part.copy_(g.from_hf(weights[g.name].to(part.device))[tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
+        for lo,part in rectangles(*local_box(g.param), g.rule, g.shape):
+            part.copy_(weights[g.name][tuple(slice(a, a+n) for a,n in zip(lo, part.shape))])
 
 # %% ../../nbs/27_runtime.train.ipynb #6850f0f2
 class Trainer:
@@ -345,8 +345,9 @@ def load(
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     into, save = Checkpointer(folder, self.model, None if self.args.finetune else self.optimizer), self.args.save
-    if not contents(into.group, folder) and folder==save and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
+    if not contents(into.group, folder) and save and Path(folder)==Path(save) and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
     got = load_checkpoint(into, folder, iteration, same_plan)
+    if got.changed: self.log.say(f"{got.folder}: the config of these weights is another one: {'; '.join(got.changed)}")
     if save: together(into.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
     if self.args.finetune or not (got.optimizer or got.state): return self.log.say(f'loaded {got.folder}: weights only')
     self.step = self.pipeline.steps = got.iteration
@@ -442,6 +443,7 @@ def _start(self:Trainer, train):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
+    if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
     self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
     if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
     try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)

@@ -4,4 +4,4 @@
 cd "$(dirname "$0")/.." || exit
 
 exec python3 -m galvatron train --model_type "$MODEL_TYPE" --model_size "$MODEL_SIZE" --data-path "${DATA_PATH:?$DATA}" \
-    --global_train_batch_size 16 --train_iters 10 --lr 1e-4 --mixed_precision bf16 --use-flash-attn --check_loss 1 $SEQUENCE "$@"
+    --global_train_batch_size 16 --train_iters 10 --eval_iters 10 --lr 1e-4 --mixed_precision bf16 --use-flash-attn --check_loss 1 $SEQUENCE "$@"
