@@ -228,6 +228,23 @@ def family(
     return register
 
 # %% ../nbs/01_model_spec.ipynb #d675e16c
+def _check_numbers(
+    c:dict, # HuggingFace config, defaults filled in
+    defaults:dict, # of its family
+):
+    "Refuse numbers that cannot be sizes, and parts of a model that no layer type describes"
+    for key,usual in defaults.items():
+        v, each = c[key], c[key] if isinstance(c[key], (list, tuple)) and key in ('image_size', 'patch_size', 'depths', 'num_heads') else (c[key],)
+        if v is None and (usual is None or key in _may_be_null): continue
+        if (usual is None or not isinstance(usual, (bool, float, str))) and not (each and all(isinstance(n, int) and not isinstance(n, bool) and n>0 for n in each)):
+            raise GalvatronError(f'model config: {key} is {v!r}, want a positive whole number')
+        if key in ('image_size', 'patch_size') and len(set(each))>1: raise GalvatronError(f'model config: {key} is {v!r}, want a square')
+    for key in 'add_cross_attention', 'is_decoder':
+        if c.get(key) and c['model_type'] in ('gpt2', 'bert'): raise GalvatronError(f"model config: {key} of {c['model_type']} is not supported; set it to false")
+
+_may_be_null = 'head_dim', 'num_key_value_heads', 'sliding_window'
+
+# %% ../nbs/01_model_spec.ipynb #8844239a
 def _shape(
     c:dict, # HuggingFace config
     hidden:str, heads:str, # names of two of its keys
@@ -237,8 +254,6 @@ def _shape(
     "Read and check the numbers every family has"
     h, a = c[hidden], c[heads]
     k = (c.get(kv) if kv else None) or a
-    for key,v in ((hidden,h), (heads,a), (kv,k)):
-        if not isinstance(v, int) or v<1: raise GalvatronError(f'model config: {key} is {v!r}, want a positive whole number')
     if a%k: raise GalvatronError(f'model config: {heads} {a} is not a multiple of {kv} {k}')
     if not c.get(head_dim) and h%a: raise GalvatronError(f'model config: {hidden} {h} is not a multiple of {heads} {a}, and no {head_dim} is given')
     return h, a, k, c.get(head_dim) or h//a
@@ -253,9 +268,9 @@ def llama_family(c, seq):
     h, a, k, d = _shape(c, 'hidden_size', 'num_attention_heads', 'num_key_value_heads')
     if c.get('use_sliding_window'): raise GalvatronError(f'model config: use_sliding_window on part of the layers of {hf} is not supported; set it to false')
     w = c.get('sliding_window') if hf=='mistral' else 0
-    bias = c.get('attention_bias', False)
+    bias, mlp_bias = (key in _families[hf][2] and c[key] for key in ('attention_bias', 'mlp_bias'))
     layer = block('llama_dec', c['num_hidden_layers'], h, a, d, c['intermediate_size'], seq, k, causal=True, gated=True, window=w if w and w<seq else 0,
-                  qkv_bias=bias or hf=='qwen2', out_bias=bias, mlp_bias=c.get('mlp_bias', False), norms=2*h + (2*d if hf=='qwen3' else 0))
+                  qkv_bias=bias or hf=='qwen2', out_bias=bias, mlp_bias=mlp_bias, norms=2*h + (2*d if hf=='qwen3' else 0))
     V, tied = c['vocab_size'], c['tie_word_embeddings']
     return dict(layer_types=(layer,), vocab=V, tied=tied, embed_params=V*h, head_params=h + (0 if tied else V*h), head_flops=2*seq*h*V)
 
@@ -263,7 +278,8 @@ def llama_family(c, seq):
 for _hf,_new in dict(qwen2=dict(vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768),
                      qwen3=dict(vocab_size=151936, intermediate_size=22016, num_key_value_heads=32, max_position_embeddings=32768, head_dim=128),
                      mistral=dict(intermediate_size=14336, num_key_value_heads=8, max_position_embeddings=131072, sliding_window=4096)).items():
-    family(_hf, 'llama_hf', _renames['llama'], **{**_families['llama'][2], **_new})(llama_family)
+    lacks = ('mlp_bias',) if _hf=='qwen3' else ('attention_bias', 'mlp_bias') # switches that their classes do not have
+    family(_hf, 'llama_hf', _renames['llama'], **{k:v for k,v in {**_families['llama'][2], **_new}.items() if k not in lacks})(llama_family)
 
 # %% ../nbs/01_model_spec.ipynb #22fa19b1
 @family('baichuan', 'baichuan_hf', _renames['llama'], **{**_families['llama'][2], 'vocab_size':64000, 'max_position_embeddings':None})
@@ -393,6 +409,7 @@ def from_hf(
     if hf not in _families: raise GalvatronError(f"model config: model_type {hf!r} is not in the zoo, which has {', '.join(sorted(_families))}")
     ours, parts, defaults = _families[hf]
     full = {**defaults, **given}
+    _check_numbers(full, defaults)
     fields = parts(full, seq)
     config = {k:v for k,v in full.items() if k in given or k not in defaults or k=='model_type'}
     t = fields['layer_types'][0]

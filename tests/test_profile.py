@@ -144,7 +144,7 @@ def test_nccl_tests(tmp_path):
         (tmp_path/prog).write_text('#!/bin/sh\necho "# nThread 1"\nfor b in 65536 131072 1048576; do echo "  $b 16 float sum -1 38.0 1.7 3.0 0 38.2 1.7 3.0 0"; done\n')
         (tmp_path/prog).chmod(stat.S_IRWXU)
     rows = hardware.nccl_tables(a)
-    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
+    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and {(r['size'],r['stride']) for r in rows}=={(4,1),(2,1),(2,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
     (tmp_path/'all_reduce_perf').write_text('#!/bin/sh\necho "Test NCCL failure" >&2; exit 3\n')
     assert 'Test NCCL failure' in says(hardware.nccl_tables, a)
 

@@ -51,7 +51,8 @@ def test_small_models(model_type, kw):
 
 @pytest.mark.parametrize('hf', ['qwen2', 'qwen3', 'mistral'])
 def test_llama_relatives(hf):
-    check(ModelSpec.from_hf(dict(model_type=hf, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96, vocab_size=131, num_hidden_layers=3), seq=32))
+    for more in ({}, dict(attention_bias=True, mlp_bias=True)): # switches of Llama, of which these have one or none
+        check(ModelSpec.from_hf(dict(model_type=hf, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, intermediate_size=96, vocab_size=131, num_hidden_layers=3, **more), seq=32))
 
 @pytest.mark.parametrize('name', [n for k in ('llama_hf','baichuan_hf','gpt_hf','bert_hf','t5_hf','vit_hf','swin_hf') for n in model_sizes(k)])
 def test_whole_zoo(name):
@@ -143,6 +144,15 @@ def test_names_and_overrides():
     (lambda: ModelSpec.from_hf('/no/such/folder'), ['/no/such/folder']),
     (lambda: ModelSpec.from_hf(dict(model_type='vit', image_size=225)), ['image_size', '225', 'patch_size']),
     (lambda: ModelSpec.from_hf(dict(model_type='qwen2', use_sliding_window=True)), ['use_sliding_window']),
+    (lambda: ModelSpec.from_hf(dict(model_type='llama', num_hidden_layers=-1)), ['num_hidden_layers', '-1']),
+    (lambda: ModelSpec.from_hf(dict(model_type='llama', num_hidden_layers='3')), ['num_hidden_layers', "'3'"]),
+    (lambda: ModelSpec.from_hf(dict(model_type='llama', intermediate_size=None)), ['intermediate_size', 'None']),
+    (lambda: ModelSpec.from_hf(dict(model_type='llama', head_dim=2.5)), ['head_dim', '2.5']),
+    (lambda: ModelSpec.from_hf(dict(model_type='t5', num_decoder_layers=0)), ['num_decoder_layers', '0']),
+    (lambda: ModelSpec.from_hf(dict(model_type='swin', depths=[2, 0])), ['depths', '[2, 0]']),
+    (lambda: ModelSpec.from_hf(dict(model_type='vit', image_size=[32, 64])), ['image_size', 'square']),
+    (lambda: ModelSpec.from_hf(dict(model_type='gpt2', add_cross_attention=True)), ['add_cross_attention']),
+    (lambda: ModelSpec.from_size('llama_hf', 'mistral-7b', mlp_bias=True), ['mlp_bias', 'mistral']),
 ])
 def test_mistakes(make, words):
     with pytest.raises(GalvatronError) as e: make()

@@ -118,7 +118,7 @@ def add_states(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
     kept:float = None, # Activations that go when the reduced gradient comes, MiB (default: what the cost holds)
-    matrix:float = None, # Parameters of the largest matrix (default: all in one)
+    matrix:float = None, # Parameters of the largest matrix on one rank (default: all in one)
 ) -> float: # gradients held before the last backward, MiB
     "Memory of parameters, optimizer and gradients, and the optimizer's time"
     o, group = setting.options, shard_group(s, setting.stage_size).size
@@ -215,7 +215,7 @@ def _layer_cost(s, k, setting):
     add_messages(cost, s, beside + parameter_collectives(s, params+row_padding(s, t, setting.stage_size), setting.stage_size, o), forward, backward+again, setting)
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
     _add_layer_memory(cost, s, k, batch, setting)
-    add_states(cost, s, params, setting, matrix=t.hidden*max(t.ffn, t.heads*t.head_dim))
+    add_states(cost, s, params, setting, matrix=t.hidden*max(t.ffn, t.heads*t.head_dim)/s.tp)
     add_copies(cost, s, params, setting)
     return cost
 
@@ -330,12 +330,13 @@ def _vocab_cost(s, head, pp, setting):
     waited = [c for u in end_types(setting.spec, head) for c in vocab_collectives(s, u, batch, setting.stage_size, o, head)]
     for part in ('forward', 'backward') if waited else ():
         getattr(cost, part)['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
-    params = vocab_params(setting.spec, head, s.tp, shared=pp==1 and shard_group(s, setting.stage_size).size==1)
+    shared = pp==1 and shard_group(s, setting.stage_size).size==1
+    params = vocab_params(setting.spec, head, s.tp, shared)
     add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward, setting)
     mib = lambda f: setting.each(lambda b: f(b, **at), batch)
     cost.activation['logits' if head else 'embedded tokens'] = mib(profile.head_mib if head else profile.embed_mib)
     add_shared(cost, vocab_shared(s, setting.spec, head, setting.stage_size, o), setting)
-    held = add_states(cost, s, params, setting, 0.0 if head else None)
+    held = add_states(cost, s, params, setting, 0.0 if head or shared and setting.spec.tied else None)
     add_copies(cost, s, params, setting)
     _add_shared_table(cost, (vocab_params(setting.spec, head, s.tp) - params)*compute_bytes(o)/MIB, o)
     if head: _add_moment(cost, mib(profile.head_peak_mib), held)

@@ -501,7 +501,7 @@ class Prediction:
     iteration_ms:float # Time of an iteration
     stages:list # One `StagePrediction` a stage
     p2p:list # ms of one message, per boundary
-    memory_mib:float # Budget of a rank
+    memory_mib:float # Budget of a rank; 0: not known
     pricer:Pricer = field(repr=False)
 
     @property
@@ -513,7 +513,7 @@ class Prediction:
     @property
     def bound_mib(self) -> float: return max(s.bound_mib for s in self.stages)
     @property
-    def fits(self) -> bool: return self.peak_mib<=self.memory_mib
+    def fits(self) -> bool: return not self.memory_mib or self.peak_mib<=self.memory_mib
     @cached_property
     def timeline(self) -> list:
         "Every action of the iteration, to draw or to inspect"
@@ -526,13 +526,13 @@ def predict(
     hardware:HardwareProfile = None, # Collectives and memory of the cluster
     profile:ModelProfile = None, # Times and memory of the layers
     options:RunOptions = RunOptions(), # Precision, sequence parallelism, gradient reduction
-    memory_mib:float = None, # Budget of a rank (default: the device's memory)
+    memory_mib:float = None, # Budget of a rank (default: the device's memory, if the hardware profile tells it)
     mode:str = 'static', # How the profile speaks about batches it did not measure
     pricer:Pricer = None, # In place of spec, hardware, profile, options and mode: keeps prices from plan to plan
 ) -> Prediction:
     "Iteration time and peak memory of a plan, itemised; `GalvatronError` names the profile key that is missing"
     p = pricer or Pricer(spec, hardware, profile, options, mode)
-    if any(p.hardware.world_size%(plan.pp_deg*s.width) for s in {*plan.layers, plan.vocab}): plan.check(p.hardware.world_size)
+    plan.check(p.hardware.world_size, p.spec if plan.n_layers!=p.spec.n_layers else None) # whether heads divide is another question, see `Plan.check`
     pp, setting = plan.pp_deg, p.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1)
     costs = [stage_cost(plan, i, setting) for i in range(pp)]
     wires = [boundary_ms(plan, i, setting) for i in range(pp-1)]
@@ -596,8 +596,8 @@ def by_kind(
 @patch
 def summary(self:Prediction) -> str:
     "Time, throughput and peak memory in one line"
-    fits = '' if self.fits else ', does not fit'
-    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f} of {self.memory_mib/1024:.2f} GiB{fits}'
+    fits, of = '' if self.fits else ', does not fit', f' of {self.memory_mib/1024:.2f}' if self.memory_mib else ''
+    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f}{of} GiB{fits}'
 
 @patch
 def __repr__(self:Prediction):

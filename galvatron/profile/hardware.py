@@ -30,7 +30,7 @@ class ProfileHardwareArgs:
     master_port:str=field(default_factory=lambda: os.environ.get('MASTER_PORT', '')) # Port on node 0; empty: a free one (several nodes need one)
     node_rank:str=field(default_factory=lambda: os.environ.get('NODE_RANK', os.environ.get('RANK', '0'))) # Number of this node
     backend:str='torch' # torch: everything by PyTorch; nccl: collectives by nccl-tests
-    max_tp_size:int=8 # Largest group of the all-to-all tables
+    max_tp_size:int=8 # Accepted; all-to-alls are measured over groups of every size, since activations change their layout over whole stages
     max_pp_deg:int=8 # Most pipeline stages
     start_mb:int=16 # Smallest size of nccl-tests' bandwidth run (the torch backend starts at 64 KiB)
     end_mb:int=512 # Largest message
@@ -307,7 +307,6 @@ def _collective_tables(s:Sweep)->list:
         parts = partition(s.world, n, d)
         group,_ = make_groups(s, parts)
         for op in OPS[:4]:
-            if op=='all_to_all' and n>s.a.max_tp_size: continue
             out.append(dict(op=op, size=n, stride=d, **table_of(s, parts, lambda b: [collective(op, b, group, s.device)])))
             s.step(f'{op} over {n} ranks, stride {d}')
         if n<s.world: s.dist.destroy_process_group(group)
@@ -343,8 +342,7 @@ def overlaps(s:Sweep)->dict:
 # %% ../../nbs/04_profile.hardware.ipynb #3dae79b2
 def tables_in_sweep(world:int, gpus:int, a:ProfileHardwareArgs)->int:
     "How many tables a sweep has, for the progress bar"
-    col = sum(4-(n>a.max_tp_size) for n,_ in groups_to_measure(world, gpus))
-    return col + 2*len([k for k in divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
+    return 4*len(groups_to_measure(world, gpus)) + 2*len([k for k in divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
 
 # %% ../../nbs/04_profile.hardware.ipynb #f7eee0ae
 def context_mib(device)->float:
@@ -542,18 +540,19 @@ def parse_nccl(text:str, op:str, size:int)->dict:
 
 # %% ../../nbs/04_profile.hardware.ipynb #25062187
 def nccl_tables(a:ProfileHardwareArgs)->list:
-    "Run nccl-tests over every size of group"
+    "Run nccl-tests over every kind of group, as many of its ranks on a node as plans put there"
     found,W,out = find_nccl_tests(a),a.num_nodes*a.num_gpus_per_node,[]
     hosts = Path(a.hostfile).read_text().split() if a.num_nodes>1 else []
-    for n in divisors(W)[:0:-1]:
-        gpus = min(n, a.num_gpus_per_node)
+    for n,d in groups_to_measure(W, a.num_gpus_per_node):
+        gpus = ranks_per_node(n, d, a.num_gpus_per_node)
+        if n//gpus>a.num_nodes: continue # groups that are cut unevenly by nodes: nccl-tests wants as many ranks on each
         mpi = [str(Path(a.mpi_path)/'bin'/'mpirun'), '--allow-run-as-root', '-np', str(n//gpus), '-H', ','.join(hosts[:n//gpus])] if n>gpus else []
         for op,prog in found.items():
+            if op=='p2p' and d!=W//n: continue # stages are one stage apart
             cmd = [*mpi, prog, '-b', '64K', '-e', f'{a.end_mb}M', '-f', str(a.scale), '-g', str(gpus)]
             r = subprocess.run(cmd, capture_output=True, text=True, timeout=a.timeout, env={**os.environ, 'CUDA_VISIBLE_DEVICES':','.join(map(str, range(gpus)))})
             if r.returncode: raise GalvatronError(f'profile-hardware: {" ".join(cmd)} failed ({r.returncode}): {(r.stderr or r.stdout).strip()[-300:]}')
-            stride = W//n if op=='p2p' else 1
-            out.append(dict(op=op, size=n, stride=stride, **parse_nccl(r.stdout, op, n)))
+            out.append(dict(op=op, size=n, stride=d, **parse_nccl(r.stdout, op, n)))
             if op=='p2p': out.append({**out[-1], 'op':'p2p_both'})
     return out
 

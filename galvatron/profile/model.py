@@ -413,6 +413,7 @@ def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     seqs = tuple(t.seq for t in spec.layer_types)
     points,types,out = batches_and_lengths(a, seqs),spec.layer_types,[]
+    if spec.image_size and any(s!=seqs for _,s in points): raise GalvatronError(f'profile-model: the lengths of {spec.name} follow from its pictures (--image_size, --patch_size): {", ".join(map(str, seqs))}')
     forms = [f for f in a.forms.split(',') if f]
     if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
