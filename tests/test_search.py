@@ -10,7 +10,7 @@ from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Engine, banner, explain, reasons, run_search, search
+from galvatron.search.engine import Engine, banner, explain, reasons, report, run_search, search
 from galvatron.search.solve import Chain, least_budget, prepare, solve
 from galvatron.search.space import SearchArgs
 
@@ -234,6 +234,18 @@ def test_families(family, size, memory):
     plan = check(search(*m, a), a)
     assert family=='gpt_hf' or not any(s.ulysses for s in plan.layers)
 
+def test_widths_that_were_not_profiled():
+    "What a model cannot have is not priced; what it could have and nobody measured is left out, with one line, also of the comparison"
+    swin = ModelSpec.from_size('swin_hf')
+    for gpus in (4, 6):
+        *m, a = setup(swin, gpus=gpus, memory_constraint=10, settle_bsz=24)
+        check(r := search(*m, a), a)
+        assert swin.layer_types[0].heads==3 and not r.engine.unprofiled
+    spec = ModelSpec.from_size('llama_hf', 'llama-7b', layers=4)
+    s, h, p, a = setup(spec, gpus=4, memory_constraint=30, settle_bsz=8)
+    r = search(s, h, replace(p, points=tuple(q for q in p.points if q.kind!='layer' or q.width==1), analytic=False), a)
+    assert {s.width for s in check(r, a).layers}=={1} and report(r).count('widths left out of the search: 2, 4 (')==1
+
 def test_nothing_fits():
     *m, a = setup(LLAMA, memory_constraint=1, settle_bsz=64)
     r = search(*m, a)
@@ -282,6 +294,7 @@ def test_pins():
     assert r.plans[0].ms >= free.plans[0].ms
     whole = search(*m, replace(a, pin=[f'{i}:width={s.width},ckpt={int(s.recompute)},dp={s.dp_type},consec={int(s.consecutive)}' for i, s in enumerate(free.plan.layers)]))
     assert abs(whole.plans[0].ms-free.plans[0].ms) <= 1e-9*free.plans[0].ms
+    with pytest.raises(GalvatronError, match='pin 2:tp=3 allows no strategy on 8 GPUs .there are tp 1, 2, 4, 8'): search(*m, replace(a, pin=['2-3:tp=3']))
 
 def test_nothing_inside_the_options_beats_the_answer():
     "Baselines keep to the options, or the report says that they do not"

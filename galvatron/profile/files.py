@@ -8,9 +8,9 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENC
            'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'Table', 'ranks_per_node', 'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_machine',
            'Device', 'device_of', 'analytic_table', 'Point', 'ModelProfile', 'static_value', 'batch_value',
-           'sequence_value', 'growing', 'fitted', 'over_batch_and_length', 'over_width', 'form_of', 'model_files',
-           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
-           'analytic_mib', 'analytic_ends', 'analytic_point']
+           'sequence_value', 'growing', 'fitted', 'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of',
+           'model_files', 'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems',
+           'analytic_ms', 'analytic_mib', 'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import hashlib,itertools,json,math,re,sys
@@ -621,6 +621,8 @@ def over_width(
     return max(v0 + b*(1/width-1/k0), v1*k1/width if width>k1 else 0.) # more ranks than measured share the work at best evenly
 
 # %% ../../nbs/03_profile.files.ipynb #9d09b124
+class NotProfiled(GalvatronError): "A width at which nothing was measured, and of which no other width says anything"
+
 @patch
 def _measured(self:ModelProfile, fld, kind, k, form):
     "Width -> (batch, length) -> one field of one module, remembered"
@@ -643,7 +645,7 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
         return static_value({s:static_value(d, b) for s,d in by.items()}, seq)
     if len(ws)==1 and width not in ws:
         w0 = next(iter(ws))
-        if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked: profile with a --max_tp_deg of {width} or more, or search with --max_tp_deg {w0}')
+        if mode is None and form=='tp' and kind=='layer': raise NotProfiled(f'{what} was profiled at width {w0} only, not at {width}: profile-model --widths {w0},{width} measures it')
         return at(w0, batch*w0/width)
     value = over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
     return max(value, self._least(fld, kind, k, width, batch, seq, mode, what, ws)) if mode and width>1 else value
@@ -1207,7 +1209,9 @@ def analytic(cls:ModelProfile,
     dev,e,pts = device_of(device),4 if precision=='fp32' else 2,[]
     for k,t in enumerate(spec.layer_types):
         for s in (sorted({t.seq, *(seqs or ())}) if len(spec.layer_types)==1 else [t.seq]):
-            for w in [w for w in widths if t.heads%w==0 and t.ffn%w==0]:
+            own = [w for w in widths if t.heads%w==0 and t.ffn%w==0]
+            if len(own)==1: own += [w for w in range(2, t.heads+1) if t.heads%w==0 and t.ffn%w==0][:1] # two widths tell of any other
+            for w in own:
                 for form in ('tp',) if w==1 else FORMS:
                     for b in batches: pts.append(analytic_point(dev, replace(t, seq=s), k, form, w, b, e))
     for kind,t in (('embed',spec.layer_types[0]),('head',spec.layer_types[-1])):

@@ -25,9 +25,9 @@ from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, la
 from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table
-from ..profile.files import HardwareProfile, ModelProfile, hardware_files, model_files, read_json
+from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from .solve import FAR, NEVER, PER_MICRO, STEP, Chain, Effort, Pipeline, Solution, can_fit, edge_bounds, least_budget, prefix_suffix, prepare, slowest_stage, solve, standard_paths
-from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, is_off, layer_strategies, obeys, parse_pins, run_options,
+from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
 
 # %% ../../nbs/12_search.engine.ipynb #938932b5
@@ -74,9 +74,7 @@ class Sheet:
 @patch
 def allows(self:Sheet) -> np.ndarray: # [T, K, M]
     "May a layer of this type have this strategy at this micro-batch?"
-    e = self.engine
-    lengths = [tuple(n for n,_ in passed(e.spec, t)) for t in e.spec.layer_types]
-    mask = np.array([[allowed(e.spec.layer_types[k], s, e.options.sequence_parallel, lengths[k]) and obeys(s, dict(pin)) for s in self.strategies] for k, pin in e.types])
+    mask = np.array([[self.engine.may(k, s) and obeys(s, dict(pin)) for s in self.strategies] for k, pin in self.engine.types])
     return mask[..., None] & np.array([self.micros%s.dp(self.setting.stage_size)==0 for s in self.strategies])
 
 # %% ../../nbs/12_search.engine.ipynb #d03cccbc
@@ -88,13 +86,24 @@ def roles(cost:LayerCost) -> tuple: # MiB, eight amounts
 
 # %% ../../nbs/12_search.engine.ipynb #bb28ae44
 @patch
+def costs(self:Sheet) -> list: # [T][K] of LayerCost; None where a strategy is not allowed, or its width was not profiled
+    "Prices of each strategy for each layer type"
+    known, e = {}, self.engine
+    def cost(k, s):
+        if (k, s) not in known:
+            try: known[k, s] = layer_cost(s, k, self.setting)
+            except NotProfiled as why: known[k, s] = None; e.unprofiled.setdefault(s.width, str(why))
+        return known[k, s]
+    return [[cost(k, s) if ok else None for s, ok in zip(self.strategies, row)] for (k, _), row in zip(e.types, self.allows().any(-1))]
+
+# %% ../../nbs/12_search.engine.ipynb #a5e85e7b
+@patch
 def prices(self:Sheet):
     "Times `[T, K, 4, M]`; states, activation, transient, what is gone after a layer's turn and what is there in the optimizer's `[T, K, M]`"
-    e, n = self.engine, range(len(self.engine.spec.layer_types))
-    costs = [[layer_cost(s, k, self.setting) for s in self.strategies] for k in n]
-    wide = lambda f: np.array([[[self.wide(x) for x in f(c)] for c in row] for row in costs])[[k for k, _ in e.types]]
-    times = wide(lambda c: [c.total(p) for p in PARTS[:4]])*e.args.costmodel_coe
-    always, copy, held, reduced, renewed, activation, own, _ = np.moveaxis(wide(roles), 2, 0)
+    costs = self.costs()
+    wide = lambda f, none: np.array([[[self.wide(x) for x in (f(c) if c else none)] for c in row] for row in costs], float)
+    times = wide(lambda c: [c.total(p) for p in PARTS[:4]], [np.inf]*4)*self.engine.args.costmodel_coe
+    always, copy, held, reduced, renewed, activation, own, _ = np.moveaxis(wide(roles, [0.0]*8), 2, 0)
     gone = activation if self.accumulate else copy+held+activation-reduced
     return np.where(self.allows()[:, :, None], times, np.inf), always+copy+held, activation, own, gone, always+reduced+renewed
 
@@ -231,6 +240,7 @@ class Engine:
     log:list = field(default_factory=list) # (config, sketch or prove, bound, solution, seconds) of what was solved
     tables:dict = field(default_factory=dict, repr=False) # Table of (stages, micro-batch, accumulation)
     effort:Effort = field(default_factory=lambda: Effort(EFFORT), repr=False) # What the search may take
+    unprofiled:dict = field(default_factory=dict, repr=False) # {width: why} of strategies that are left out because nobody measured them
 
     def __post_init__(self):
         check_args(self.args)
@@ -249,10 +259,32 @@ class Engine:
         self.types = list(dict.fromkeys(labels))
         cuts = [0, *(i for i in range(1, len(labels)) if labels[i]!=labels[i-1]), len(labels)]
         self.runs = tuple((self.types.index(labels[a]), b-a) for a, b in zip(cuts, cuts[1:]))
+        self.lengths = [tuple(n for n,_ in passed(self.spec, t)) for t in self.spec.layer_types]
+        self.check_pins(labels)
 
     def stage_size(self, pp): return self.args.world_size//pp
     def strategies(self, pp): return self.spaces[pp][0]
     def vocabularies(self, pp): return self.spaces[pp][1]
+    @property
+    def notes(self) -> list: # sentences
+        "Where the prices do not rest on what was measured, and what is left out because nothing was"
+        out = [f"widths left out of the search: {', '.join(map(str, sorted(self.unprofiled)))} ({self.unprofiled[min(self.unprofiled)]})"] if self.unprofiled else []
+        return self.pricer.notes + out
+
+# %% ../../nbs/12_search.engine.ipynb #dbececff
+@patch
+def may(self:Engine, k, s) -> bool:
+    "Does the model allow a layer of its `k`-th type this strategy?"
+    return allowed(self.spec.layer_types[k], s, self.options.sequence_parallel, self.lengths[k])
+
+@patch
+def check_pins(self:Engine, labels):
+    "Raises `GalvatronError` for a pin that no strategy obeys; `labels` are (type, pin) of each layer"
+    for k, pin in self.types:
+        have = [in_pins(s) for pp in self.spaces for s in self.strategies(pp) if self.may(k, s)] if pin else []
+        if not pin or any(all(h[key]==v for key, v in pin) for h in have): continue
+        is_there = '; '.join(f"{key} {', '.join(map(str, sorted({h[key] for h in have})))}" for key, _ in pin)
+        raise GalvatronError(f"pin {labels.index((k, pin))}:{','.join(f'{key}={v}' for key, v in pin)} allows no strategy on {self.args.world_size} GPUs (there are {is_there})")
 
 # %% ../../nbs/12_search.engine.ipynb #561681d0
 FIRST_SHEET = 32 # largest micro-batch of the first sheet
@@ -775,7 +807,9 @@ def rule_of_thumb(self:Engine, bsz) -> Plan: # or None if none of them fits
         if bsz%dp: continue
         plan = Plan.uniform(self.spec.n_layers, a.world_size, pp, tp, global_train_batch_size=bsz, chunks=a.settle_chunk if a.settle_chunk>0 else bsz//dp, global_checkpoint=recompute,
                             pipeline_type=a.pipeline_type or 'pipedream_flush', vocab_tp=tp, default_dp_type=a.default_dp_type)
-        if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer, memory_mib=a.memory_mib).fits: return plan
+        try:
+            if not plan.violations(a.world_size, self.spec, self.options) and predict(plan, pricer=self.pricer, memory_mib=a.memory_mib).fits: return plan
+        except NotProfiled: pass
 
 # %% ../../nbs/12_search.engine.ipynb #b3bf8d18
 @patch
@@ -842,8 +876,8 @@ def explain(
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
     out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
-    out += [f'  {b}' for b in binds(p) + e.pricer.notes]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
+    out += [f'  {b}' for b in binds(p) + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
     return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s',
@@ -949,7 +983,7 @@ def final_lines(r:SearchResult) -> list:
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
-    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.engine.pricer.notes)]
+    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.engine.notes)]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
     out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):

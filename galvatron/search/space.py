@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OFF', 'PINS', 'SearchArgs', 'run_options', 'is_off', 'uniform_only', 'contradictions', 'check_args', 'divisors',
            'stage_counts', 'widths', 'layer_strategies', 'vocab_strategies', 'allowed', 'vocab_allowed', 'parse_pins',
-           'obeys', 'batches', 'chunk_counts', 'count_plans']
+           'in_pins', 'obeys', 'batches', 'chunk_counts', 'count_plans']
 
 # %% ../../nbs/10_search.space.ipynb #11f455bb
 import re
@@ -246,12 +246,16 @@ def _pin_values(text, values):
     return out
 
 # %% ../../nbs/10_search.space.ipynb #a0909b87
+def in_pins(s:LayerStrategy) -> dict: # {key: value}
+    "A strategy in the words of a pin"
+    return dict(tp=s.tp, sp=s.sp, width=s.width, consec=int(s.consecutive), sdp=int(s.dp_type=='zero3'), dp=s.dp_type, ckpt=int(s.recompute))
+
 def obeys(
     s:LayerStrategy,
     pin:dict, # {key: value}
 ) -> bool:
     "Does a strategy agree with a pin?"
-    have = dict(tp=s.tp, sp=s.sp, width=s.width, consec=int(s.consecutive), sdp=int(s.dp_type=='zero3'), dp=s.dp_type, ckpt=int(s.recompute))
+    have = in_pins(s)
     return all(have[k]==v for k, v in pin.items())
 
 # %% ../../nbs/10_search.space.ipynb #a320133b
