@@ -143,12 +143,12 @@ def _parse(args, path, n, raw):
     return texts,None
 
 # %% ../../nbs/42_data.preprocess.ipynb #54f48fd6
-def _encode(path, batch)->tuple[list, dict, int]:
-    "Messages about bad lines, {key: Encoded}, bytes of input; runs in a worker"
+def _encode(path, batch)->tuple[list, dict]:
+    "Messages about bad lines, {key: Encoded}; runs in a worker"
     args,tok = _state['args'],_state['tok']
     parsed = [_parse(args, path, n, raw) for n,raw in batch]
     docs = [t for t,_ in parsed if t is not None]
-    return [e for _,e in parsed if e], {k:_encode_key(args, tok, [t[k] for t in docs]) for k in args.json_keys}, sum(len(raw) for _,raw in batch)
+    return [e for _,e in parsed if e], {k:_encode_key(args, tok, [t[k] for t in docs]) for k in args.json_keys}
 
 # %% ../../nbs/42_data.preprocess.ipynb #bd6e649a
 def _encode_key(args, tok, texts)->Encoded:
@@ -255,7 +255,7 @@ def preprocess(
         bar = stack.enter_context(tqdm(total=sum(map(os.path.getsize, args.input)), unit='B', unit_scale=True, desc='tokenising', disable=quiet))
         writers = {k:stack.enter_context(IndexedWriter(p, dtype_for(tok.vocab_size))) for k,p in prefixes.items()}
         work = ((p,b) for p in args.input for b in batches(read_documents(p, bar.update)))
-        for errors,parts,_ in _results(args, work):
+        for errors,parts in _results(args, work):
             for e in errors:
                 if args.strict: raise GalvatronError(e)
                 if bad<5: tqdm.write(f'left out: {e}', file=sys.stderr)
