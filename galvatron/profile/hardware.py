@@ -32,7 +32,7 @@ class ProfileHardwareArgs:
     backend:str='torch' # torch: everything by PyTorch; nccl: collectives by nccl-tests
     max_tp_size:int=8 # Accepted; all-to-alls are measured over groups of every size, since activations change their layout over whole stages
     max_pp_deg:int=8 # Most pipeline stages
-    start_mb:int=16 # Smallest size of nccl-tests' bandwidth run (the torch backend starts at 64 KiB)
+    start_mb:int=16 # Accepted; every table begins at 64 KiB
     end_mb:int=512 # Largest message
     scale:int=2 # Factor between sizes
     avg_or_min_or_first:str='first' # Of the groups of one size: report the first, the mean, or the lowest bandwidth
