@@ -355,7 +355,7 @@ class Eight(MockGPT):
     def __len__(self): return 8
 
 @pytest.mark.parametrize('kind', ['single', 'cyclic'])
-def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
+def test_resumed_at_the_end_of_an_epoch(kind, tmp_path, capsys, monkeypatch):
     "Eight samples in batches of four: after two steps, or three, samples and rates go on as in the run that was not interrupted"
     def run(**kw):
         args = TrainArgs(train_iters=6, lr=1e-2, lr_decay_style='cosine', eval_iters=0, tensorboard=False, **kw)
@@ -366,6 +366,10 @@ def test_resumed_at_the_end_of_an_epoch(kind, tmp_path):
     whole = run(save=str(tmp_path), save_interval=1)
     assert len(whole)==6 and len({loss for _,loss,_ in whole})==6
     for at in 2, 3: assert run(load=str(tmp_path), load_iteration=at)==whole[at:]
+    assert 'not as in the checkpoint' not in capsys.readouterr().out
+    monkeypatch.setattr(Eight, '__getitem__', lambda self, i: MockGPT()[i+1])
+    run(load=str(tmp_path), load_iteration=2)
+    assert 'not as in the checkpoint: first_sample was' in capsys.readouterr().out
 
 def test_wrong_folders(tmp_path, capsys):
     torch.manual_seed(0)

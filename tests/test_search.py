@@ -321,8 +321,8 @@ def test_sweep_finds_the_best_batch():
     assert abs(r.plans[0].per_sample-best) <= 1e-9*best
 
 def test_hard_search_stops_and_reports_its_gap(monkeypatch):
-    "ViT with 128 layers on 64 GPUs does not close; with a tenth of the effort the answer comes all the same, with a bound that holds"
-    monkeypatch.setattr('galvatron.search.engine.EFFORT', 8e8)
+    "ViT with 128 layers on 64 GPUs does not close; with a fifth of the effort the answer comes all the same, with a bound that holds"
+    monkeypatch.setattr('galvatron.search.engine.EFFORT', 2e9)
     monkeypatch.setattr('galvatron.search.engine.HARD', 2e8)
     spec = ModelSpec.from_size('vit', 'vit-xhuge')
     spec, hardware, profile = spec, HardwareProfile.analytic('a100', 8, 8), ModelProfile.analytic(spec, 'a100')
@@ -333,7 +333,7 @@ def test_hard_search_stops_and_reports_its_gap(monkeypatch):
     r.plan.check(64, spec, r.engine.options)
     assert r.prediction.fits and r.prediction.iteration_ms/64 >= r.engine.bound > 0 and 0 < r.gap < 0.3
     assert 'from the optimum' in r.summary() and r.engine.effort.left < 0
-    known = 325.71/64                                                      # of a plan that the whole effort finds: no bound may be above it
+    known = 320.82/64                                                      # of a plan that the whole effort finds: no bound may be above it
     assert r.engine.bound <= known
 
 def test_same_file_for_any_number_of_workers(tmp_path, capsys):

@@ -121,13 +121,13 @@ def _copy_number(g)->int:
     rep,_,tp = mesh.get_coordinate()
     return (rep*mesh.size(2)+tp if g.rule.shard is None else rep)%g.copies
 
-def _like(p, t:Tensor): return t.shape==p.shape
+
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #79b454a5
 def _add(pieces:dict, name:str, g, t:Tensor, fill:bool, mine:bool):
     "Enter a tensor that follows parameter `g` (or one number) under a name"
     if fill or mine:
-        whole = _like(g.param, t)
+        whole = t.shape==g.param.shape
         p = pieces.setdefault(name, Pieces(g.shape if whole else (1,), t.dtype))
         for o,v in rectangles(*local_box(t), g.rule, g.shape) if whole else [((0,), t.detach().view(1))]: p.add(o, v)
 
@@ -593,7 +593,6 @@ def load(self:Checkpointer,
     root=None, # checkpoint folder, or folder of one iteration (default: the one that is saved to)
     iteration:int=None, # which one (default: the latest)
     same_plan:bool=False, # demand that it was saved under this plan
-    verify:bool=True, # compare checksums first; sizes always are
 )->Loaded:
     "Fill model and optimizer from a checkpoint of any plan. A collective call; GalvatronError on every rank, and nothing changed, for whatever does not fit"
     self.wait()
@@ -601,7 +600,7 @@ def load(self:Checkpointer,
     facts = together(self.group, lambda: read_facts(folder))
     changed = model_differences(facts['model']['config'], self.model.spec, folder)
     same = self._same_plan(facts, same_plan, folder)
-    raise_if(sum(gathered(self.group, damage(folder, facts, verify, (self.rank, self.model.place.world))), []), folder)
+    raise_if(sum(gathered(self.group, damage(folder, facts, share=(self.rank, self.model.place.world))), []), folder)
     saved = together(self.group, lambda: FileSystemReader(folder).read_metadata().state_dict_metadata)
     self._check_tensors({n: tuple(m.size) for n,m in saved.items()}, folder)
     has_state = bool(self.optimizer and _optimizer_keys(saved))

@@ -313,13 +313,12 @@ def load_checkpoint(
     path, # checkpoint folder, or any folder that `load_pretrained` takes
     iteration:int=None, # of a checkpoint folder (default: the latest)
     same_plan:bool=False, # demand that a checkpoint was saved under this plan
-    verify:bool=True, # compare a checkpoint's checksums first
 )->Loaded: # iteration 0 and no state if there are only weights
     "Fill a run's model, and its optimizer if there is state for it, from wherever the weights are"
     model, old = checkpointer.model, earlier_saves(path)
     if old and (iteration in old or iteration is None and not iterations(path)): return _load_earlier(model, old, iteration, same_plan)
     if old and not iterations(path): raise GalvatronError(f"{path}: no iteration {iteration} (there are: {', '.join(map(str, old))})")
-    if iterations(path) or weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan, verify)
+    if iterations(path) or weights_in(path, model.spec) is None: return checkpointer.load(path, iteration, same_plan)
     if iteration: raise GalvatronError(f'{path}: holds weights and no iteration {iteration} (without --load_iteration they start a new run)')
     if same_plan: raise GalvatronError(f'{path}: holds weights and no plan, and --load_distributed demands that it is the same (without it they are loaded under any)')
     return Loaded(Path(path), 0, {}, False, False, tuple(load_pretrained(model, path)))

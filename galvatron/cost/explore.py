@@ -76,7 +76,7 @@ def _line(ax, rows, degree, label):
 
 # %% ../../nbs/09_cost.explore.ipynb #6daaf52f
 def _efficiency(ax, points, seq):
-    batch = max(p.batch for p in points if p.seq==seq and p.width>1) if any(p.width>1 for p in points) else max(p.batch for p in points)
+    batch = max(p.batch for p in points if p.seq==seq and p.width==1) # the others are compared with it
     at = {(p.form, p.width): p.forward_ms+p.backward_ms for p in points if p.seq==seq and p.batch==batch}
     for form in sorted({f for f, w in at if w>1}):
         ws = [1] + sorted(w for f, w in at if f==form and w>1)
@@ -173,6 +173,7 @@ class Choice:
     dp_type:str = 'zero2' # ddp, zero2 or zero3
     recompute:int = 0 # Layers that recompute, from the first
     vocab:int = 1 # Ranks that share the vocabulary
+    embed_sdp:bool = False # ZeRO-3 for the vocabulary, whatever the layers do
     pipeline:str = 'pipedream_flush' # or gpipe
     chunks:int = 1 # Micro-batches
     bsz:int = 64 # Global batch
@@ -188,7 +189,7 @@ def plan_of(
 ) -> Plan:
     "The plan that a choice means; `GalvatronError` if its short form cannot be read"
     default = 'zero2' if c.dp_type=='zero3' else c.dp_type
-    rest = dict(vocab=VocabStrategy(c.vocab, c.ulysses, c.dp_type=='zero3'), pipeline_type=c.pipeline, chunks=c.chunks, global_bsz=c.bsz, default_dp_type=default)
+    rest = dict(vocab=VocabStrategy(c.vocab, c.ulysses, c.embed_sdp or c.dp_type=='zero3'), pipeline_type=c.pipeline, chunks=c.chunks, global_bsz=c.bsz, default_dp_type=default)
     if c.layers.strip(): return Plan.from_text(c.layers, **rest)
     s = LayerStrategy(c.width, c.ulysses, c.consecutive, c.dp_type)
     return Plan(tuple(replace(s, recompute=i<c.recompute) for i in range(n_layers)), pp_deg=c.pp, **rest)
@@ -243,7 +244,7 @@ def controls(e:Explorer, start:Choice) -> dict: # name of a field of the choice 
     seqs = sorted({p.seq for p in e.profile.points if p.kind=='layer'}) if len(e.spec.layer_types)==1 else [0]
     batches = sorted({2**i for i in range(13)} | {start.bsz})
     return dict(pp=slide(world, start.pp), width=slide(world, start.width), ulysses=w.Checkbox(start.ulysses), consecutive=w.Checkbox(start.consecutive), dp_type=w.ToggleButtons(options=['ddp', 'zero2', 'zero3'], value=start.dp_type),
-                recompute=w.IntSlider(start.recompute, 0, e.spec.n_layers), vocab=slide(world, start.vocab), pipeline=w.ToggleButtons(options=['pipedream_flush', 'gpipe'], value=start.pipeline),
+                recompute=w.IntSlider(start.recompute, 0, e.spec.n_layers), vocab=slide(world, start.vocab), embed_sdp=w.Checkbox(start.embed_sdp), pipeline=w.ToggleButtons(options=['pipedream_flush', 'gpipe'], value=start.pipeline),
                 chunks=slide(batches, start.chunks), bsz=slide(batches, start.bsz), seq=slide(seqs, start.seq or (e.spec.seq if e.spec.seq in seqs else seqs[0])), sequence_parallel=w.Checkbox(start.sequence_parallel),
                 budget_gib=w.FloatSlider(start.budget_gib, min=1, max=max(e.hardware.memory_mib/1024, start.budget_gib)), layers=w.Textarea(start.layers, placeholder='1-2*-4 x16, 1-1-8f-c x16, or a strategy file'))
 
@@ -273,7 +274,8 @@ def explore(
 # %% ../../nbs/09_cost.explore.ipynb #9b86e439
 def _from_plan(plan, world_size):
     "Fields of a choice that say what a plan says"
-    return dict(layers=plan.text(world_size), vocab=plan.vocab.width, pipeline=plan.pipeline_type, chunks=plan.chunks, bsz=plan.global_bsz)
+    v = plan.vocab
+    return dict(layers=plan.text(world_size), dp_type=plan.default_dp_type, vocab=v.width, ulysses=v.ulysses, embed_sdp=v.embed_sdp, pipeline=plan.pipeline_type, chunks=plan.chunks, bsz=plan.global_bsz)
 
 def _load(path, box, e):
     "Put a strategy file into the controls"

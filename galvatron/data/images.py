@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SUFFIXES', 'MEAN', 'STD', 'FolderPictures', 'ArrayPictures', 'pictures', 'training_box', 'middle_box', 'ImageDataset',
-           'MockImages', 'image_datasets']
+           'MockImages', 'pixel_scale', 'image_datasets']
 
 # %% ../../nbs/45_data.images.ipynb #cd88691b
+import json
 import os
 from pathlib import Path
 from zipfile import BadZipFile
@@ -106,7 +107,7 @@ class ImageDataset:
         train:bool=True, # Random parts, or the middle
         seed:int=1234, # Seed of the parts
         mean:tuple=MEAN, # Subtracted from each colour, which runs from 0 to 1
-        std:tuple=STD, # Divides each colour; models on the hub state both in their preprocessor_config.json
+        std:tuple=STD, # Divides each colour
         only:np.ndarray|None=None, # Numbers of the pictures to take, in their order; None: all as they come
     ):
         self.mean,self.std = np.array(mean, np.float32),np.array(std, np.float32)
@@ -148,6 +149,19 @@ class MockImages(MockDataset):
         return dict(pixel_values=rng.standard_normal((3, self.size, self.size), np.float32), labels=rng.integers(self.vocab_size))
 
 # %% ../../nbs/45_data.images.ipynb #1a76d04f
+def pixel_scale(
+    folder:str|Path|None, # Weights or checkpoints that a run starts from, if any
+)->tuple: # Mean and standard deviation of each colour
+    "How pixels were scaled for the weights in a folder, which its preprocessor_config.json says; else ImageNet's numbers"
+    for place in ('.', 'tokenizer', '../tokenizer') if folder else (): # of weights, of checkpoints, of one of them
+        f = Path(folder)/place/'preprocessor_config.json'
+        if not f.is_file(): continue
+        try: d = json.loads(f.read_text())
+        except ValueError as e: raise GalvatronError(f'{f}: not JSON ({e})')
+        return (d.get('image_mean', MEAN), d.get('image_std', STD)) if d.get('do_normalize', True) else ((0,0,0), (1,1,1))
+    return MEAN,STD
+
+# %% ../../nbs/45_data.images.ipynb #92dc9d4a
 def _one_path(words):
     if len(words)!=1: raise GalvatronError(f'--data-path {" ".join(words)}: one folder of pictures, or one .npz file, is expected for an image model')
     return words[0]
@@ -158,6 +172,7 @@ def image_datasets(
     classes:int, # Classes that it tells apart
     samples:tuple, # Samples of mock data for train and valid; 0: none are needed
     seed:int=1234, # Of the order and the parts
+    start:str|Path|None=None, # Folder that the run starts from, for `pixel_scale`
 )->list: # Datasets for train and valid; None where no sample is needed or there are no pictures
     "Pictures of a run; GalvatronError if there are more classes than the model has"
     if args.mock_data: return [MockImages(classes, size, n, seed+i) if n else None for i,n in enumerate(samples)]
@@ -172,7 +187,7 @@ def image_datasets(
         if len(source.classes)>classes: raise GalvatronError(f'{path}: has {len(source.classes)} classes, the model tells {classes} apart (--num_labels)')
         only = _share(len(source), split, part, seed)
         if part=='train' and not len(only): raise GalvatronError(f'{path}: --split {split} leaves no picture to train on')
-        out.append(ImageDataset(source, size, part=='train', seed, only=only) if len(only) else None)
+        out.append(ImageDataset(source, size, part=='train', seed, *pixel_scale(start), only=only) if len(only) else None)
     return out
 
 # %% ../../nbs/45_data.images.ipynb #02cd032d

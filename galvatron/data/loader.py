@@ -133,15 +133,3 @@ def close(self:Loader):
 
 @patch
 def __del__(self:Loader): self.close()
-
-@patch
-def state_dict(self:Loader)->dict:
-    "What a checkpoint must keep"
-    return dict(consumed=self.consumed, kind=self.order.kind, seed=self.order.seed)
-
-@patch
-def load_state_dict(self:Loader, state:dict):
-    "Continue after the samples consumed so far; what was read ahead is dropped"
-    self._queue.clear()
-    self.order = Order(self.order.n, state['kind'], state['seed'], self.order.endless)
-    self.consumed = self._next = state['consumed']

@@ -16,11 +16,11 @@ import re
 import sys
 import zlib
 from collections import deque
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from queue import SimpleQueue
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -143,12 +143,12 @@ def _parse(args, path, n, raw):
     return texts,None
 
 # %% ../../nbs/42_data.preprocess.ipynb #54f48fd6
-def _encode(path, batch)->tuple[list, dict, int]:
-    "Messages about bad lines, {key: Encoded}, bytes of input; runs in a worker"
+def _encode(path, batch)->tuple[list, dict]:
+    "Messages about bad lines, {key: Encoded}; runs in a worker"
     args,tok = _state['args'],_state['tok']
     parsed = [_parse(args, path, n, raw) for n,raw in batch]
     docs = [t for t,_ in parsed if t is not None]
-    return [e for _,e in parsed if e], {k:_encode_key(args, tok, [t[k] for t in docs]) for k in args.json_keys}, sum(len(raw) for _,raw in batch)
+    return [e for _,e in parsed if e], {k:_encode_key(args, tok, [t[k] for t in docs]) for k in args.json_keys}
 
 # %% ../../nbs/42_data.preprocess.ipynb #bd6e649a
 def _encode_key(args, tok, texts)->Encoded:
@@ -173,14 +173,50 @@ def _results(args:PreprocessArgs, work):
         _start(args)
         yield from (_encode(*w) for w in work)
         return
-    pool, queue = ProcessPoolExecutor(args.workers, multiprocessing.get_context('spawn'), _start, (args,)), deque()
-    try:
+    with _workers(args) as ask:
+        queue = deque()
         for w in work:
-            queue.append(pool.submit(_encode, *w))
+            queue.append(ask(w))
             if len(queue)>3*args.workers: yield queue.popleft().result()
         while queue: yield queue.popleft().result()
-    except BrokenProcessPool: raise GalvatronError('a process that tokenises was killed, perhaps for want of memory; fewer --workers need less') from None
-    finally: pool.shutdown(cancel_futures=True)
+
+# %% ../../nbs/42_data.preprocess.ipynb #5e39dfd4
+def _serve(pipe, args:PreprocessArgs):
+    "What a worker does until the other end is gone"
+    _start(args)
+    try:
+        while True:
+            w = pipe.recv()
+            try: res = _encode(*w)
+            except Exception as e: res = e
+            pipe.send(res)
+    except (EOFError,OSError,KeyboardInterrupt): pass # of the terminal, which asks all of us to stop
+
+@contextmanager
+def _workers(args:PreprocessArgs):
+    "A function that gives work to the next idle of several processes, and returns a future"
+    spawn, idle, all_of_them = multiprocessing.get_context('spawn'), SimpleQueue(), []
+    def do(w):
+        pipe = idle.get()
+        try:
+            pipe.send(w)
+            res = pipe.recv()
+        except (EOFError,OSError): raise GalvatronError('a process that tokenises was killed, perhaps for want of memory; fewer --workers need less') from None
+        finally: idle.put(pipe)
+        if isinstance(res, Exception): raise res
+        return res
+    threads = ThreadPoolExecutor(args.workers)
+    try:
+        for _ in range(args.workers):
+            ours,theirs = spawn.Pipe()
+            all_of_them.append(spawn.Process(target=_serve, args=(theirs, args), daemon=True))
+            all_of_them[-1].start()
+            theirs.close()
+            idle.put(ours)
+        yield lambda w: threads.submit(do, w)
+    finally:
+        for p in all_of_them: p.terminate()
+        threads.shutdown(cancel_futures=True)
 
 # %% ../../nbs/42_data.preprocess.ipynb #dca1da6e
 def _count(n:int, what:str)->str: return f"{n:,} {what}{'s'*(n!=1)}"
@@ -221,7 +257,7 @@ def preprocess(
         bar = stack.enter_context(tqdm(total=sum(map(os.path.getsize, args.input)), unit='B', unit_scale=True, desc='tokenising', disable=quiet))
         writers = {k:stack.enter_context(IndexedWriter(p, dtype_for(tok.vocab_size))) for k,p in prefixes.items()}
         work = ((p,b) for p in args.input for b in batches(read_documents(p, bar.update)))
-        for errors,parts,_ in _results(args, work):
+        for errors,parts in _results(args, work):
             for e in errors:
                 if args.strict: raise GalvatronError(e)
                 if bad<5: tqdm.write(f'left out: {e}', file=sys.stderr)

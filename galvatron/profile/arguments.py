@@ -77,6 +77,7 @@ def batches_and_lengths(
     "Which points the arguments ask for"
     if a.profile_mode not in ('static','batch','sequence'): raise GalvatronError(f'profile-model: profile_mode {a.profile_mode!r}: static, batch or sequence')
     given = _numbers(a.profile_seq_length_list, 'profile_seq_length_list')
+    if given and len(seqs)>1 and len(given)!=len(seqs): raise GalvatronError(f'profile-model: profile_seq_length_list {a.profile_seq_length_list!r} has {len(given)} lengths, and the model has {len(seqs)} layer types: one each')
     lengths = [tuple(given)] if given and len(seqs)>1 else [(s,) for s in given] or [tuple(seqs)]
     if a.profile_mode=='sequence':
         if len(seqs)>1: raise GalvatronError('profile-model: profile_mode sequence is for models with one layer type')

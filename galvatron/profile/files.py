@@ -597,7 +597,7 @@ def over_batch_and_length(
     batch:float, seq:int, mode:str, what:str, # `what` names the quantity in messages
 )->float:
     "Evaluate measured values at any batch and length"
-    if mode=='sequence':
+    if mode=='sequence' and rows:
         by = {}
         for (b,s),v in rows.items(): by.setdefault(b, {})[s] = v
         n = max(map(len, by.values()))
@@ -618,7 +618,7 @@ def over_width(
     i = min(max(np.searchsorted(ks, width), 1), len(ks)-1)
     (k0,k1),(v0,v1) = ks[i-1:i+1],(at[k]() for k in ks[i-1:i+1])
     b = (v0-v1)/(1/k0-1/k1)
-    return max(v0 + b*(1/width-1/k0), 0.)
+    return max(v0 + b*(1/width-1/k0), v1*k1/width if width>k1 else 0.) # more ranks than measured share the work at best evenly
 
 # %% ../../nbs/03_profile.files.ipynb #9d09b124
 @patch
@@ -645,7 +645,15 @@ def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
         w0 = next(iter(ws))
         if mode is None and form=='tp' and kind=='layer': raise GalvatronError(f'{what} was profiled at width {w0} only, width {width} is asked: profile with a --max_tp_deg of {width} or more, or search with --max_tp_deg {w0}')
         return at(w0, batch*w0/width)
-    return over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
+    value = over_width({w:(lambda w=w: at(w, batch)) for w in ws}, width)
+    return max(value, self._least(fld, kind, k, width, batch, seq, mode, what, ws)) if mode and width>1 else value
+
+@patch
+def _least(self:ModelProfile, fld, kind, k, width, batch, seq, mode, what, ws):
+    "What the whole layer says of a share beyond the batches and lengths at which shares were measured; zero within them"
+    if all(batch<=max(b for b,_ in rows) and seq<=max(s for _,s in rows) for rows in ws.values()): return 0.
+    try: return over_batch_and_length(self._measured(fld, kind, k, 'tp').get(1, {}), batch, seq, mode, what)/width
+    except GalvatronError: return 0. # the whole layer was not measured there
 
 # %% ../../nbs/03_profile.files.ipynb #85bcef84
 @patch

@@ -6,10 +6,11 @@
 __all__ = ['BESIDE', 'TIME_FIELDS', 'MEMORY_FIELDS', 'imagined', 'few_layers', 'Rank', 'passes', 'turns', 'middle', 'excess',
            'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point',
            'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task',
-           'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'rank_threads', 'profile_model']
+           'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'rank_threads',
+           'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
-import gc,math,os,statistics,sys,time,weakref
+import fcntl,gc,hashlib,math,os,statistics,sys,tempfile,time,weakref
 from contextlib import contextmanager
 from dataclasses import dataclass,replace
 from pathlib import Path
@@ -413,6 +414,7 @@ def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     seqs = tuple(t.seq for t in spec.layer_types)
     points,types,out = batches_and_lengths(a, seqs),spec.layer_types,[]
+    if spec.image_size and any(s!=seqs for _,s in points): raise GalvatronError(f'profile-model: the lengths of {spec.name} follow from its pictures (--image_size, --patch_size): {", ".join(map(str, seqs))}')
     forms = [f for f in a.forms.split(',') if f]
     if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
@@ -566,6 +568,16 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
         for task in group:
             if not is_done(task, book.m, do): book.add(*oom_rows(task)); bar.update()
 
+# %% ../../nbs/05_profile.model.ipynb #825627ed
+@contextmanager
+def sole(path):
+    "Refuse a second run on this machine that writes the same file"
+    name = hashlib.sha256(str(Path(path).resolve()).encode()).hexdigest()[:16]
+    with open(Path(tempfile.gettempdir())/f'galvatron-{os.getuid()}-{name}.lock', 'w') as f:
+        try: fcntl.flock(f, fcntl.LOCK_EX|fcntl.LOCK_NB)
+        except BlockingIOError: raise GalvatronError(f'profile-model: another run is writing {path}; wait until it ends, or use another folder with --output_dir') from None
+        yield
+
 # %% ../../nbs/05_profile.model.ipynb #fb133a38
 @contextmanager
 def rank_threads(device):
@@ -584,7 +596,7 @@ def profile_model(
     if a.analytic: return write_analytic(a, spec)
     for ignored in a.check(): _warn(ignored)
     device = _device(a)
-    with rank_threads(device):
+    with sole(Path(a.output_dir)/model_files(a.mixed_precision, spec.name)['rich']),rank_threads(device):
         options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)
@@ -600,11 +612,11 @@ def profile_model(
             try:
                 for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
             finally: gc.unfreeze()
-    if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
-    if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
-    for k in book.m.noisy() if todo else (): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
-    book.m.save(a.output_dir)
-    return book.m
+        if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
+        if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
+        for k in book.m.noisy() if todo else (): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
+        book.m.save(a.output_dir)
+        return book.m
 
 # %% ../../nbs/05_profile.model.ipynb #68d1f5b2
 #| export

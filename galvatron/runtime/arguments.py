@@ -202,7 +202,7 @@ def datasets(
     if packed and not spec.layer_types[0].causal: raise GalvatronError(f"{', '.join(packed)}: for decoders, whose samples are documents one behind the other; a {spec.model_type} reads no such samples")
     iters = args.train_iters or (args.train_samples or 0)//bsz
     n, v, _ = samples_needed(iters, bsz, args.eval_interval, args.eval_iters)
-    if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed))
+    if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed, args.load))
     eod = _about(data, spec)
     make = lambda *samples: build_datasets(data, spec.seq, samples, args.seed, eod, spec.vocab, samples_of(spec, args.seed, data))
     train = make(n or (1024*bsz if data.mock_data else None), 0, 0)[0] # without a length: every sample once

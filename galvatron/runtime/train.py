@@ -7,11 +7,12 @@ __all__ = ['PEAKS', 'Late', 'peak_of', 'memory', 'reset_memory', 'Log', 'as_spec
            'contents', 'Tracer', 'report', 'Leaving', 'train']
 
 # %% ../../nbs/27_runtime.train.ipynb #3f20aeb0
-import copy, json, math, os, signal, statistics, sys, threading, time, traceback
+import copy, json, math, os, signal, statistics, sys, threading, time, traceback, zlib
 from collections import deque
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import torch
 from fastcore.basics import patch
 from torch import distributed as dist
@@ -178,7 +179,7 @@ class Trainer:
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         plan.check(self.world, self.spec, options)
         self.step, self.samples, self.total, self.reading, self.data = 0, 0, 0, {}, None # steps and samples done, steps of the run, further arguments of the Loader, where samples come from
-        self.schedule, self.came_from = None, {} # learning rate and weight decay of the run; what a checkpoint said of the run before
+        self.schedule, self.came_from, self.first_sample = None, {}, None # learning rate and weight decay of the run; what a checkpoint said of the run before; checksum of the data's first sample
         self.pending, self.last, self.last_eval, self.leaving, self.history = None, {}, {}, None, deque(maxlen=10_000)
         self._build(config)
         if weights: set_weights(self.model, weights)
@@ -304,7 +305,8 @@ def settings(self:Trainer)->dict: # plain JSON
     a, of_data = self.args, ('data_path', 'split', 'train_data_path', 'valid_data_path', 'mock_data', 'dataloader_type', 'eod_mask_loss', 'reset_position_ids', 'reset_attention_mask')
     own = {k: getattr(a, k) for k in ('seed', 'clip_grad', 'adam_beta1', 'adam_beta2', 'adam_eps')}
     more = dict(mixed_precision=self.options.mixed_precision, global_bsz=self.plan.global_bsz, seq_length=self.spec.seq)
-    return own | more | {k: getattr(self.data, k) for k in of_data if self.data}
+    first = dict(first_sample=self.first_sample) if self.first_sample else {} # tells another order, as a longer run over several epochs has, and other data
+    return own | more | first | {k: getattr(self.data, k) for k in of_data if self.data}
 
 @patch
 def save(self:Trainer):
@@ -443,6 +445,7 @@ def _start(self:Trainer, train):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
+    self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(train[0].items())))
     if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
     self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
     if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")

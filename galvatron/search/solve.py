@@ -4,15 +4,17 @@
 
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'STEP', 'TOUCHED', 'HASTE', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP', 'TRACED',
-           'TIGHT', 'FAR', 'LONG', 'TAKEN', 'SHARP', 'FEW', 'OTHER_BORDERS', 'TOGETHER', 'NEAR', 'SKETCHES', 'WIDTH',
-           'ROUNDS', 'MIXES', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of',
-           'Price', 'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count',
-           'path_of', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
-           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR', 'SKETCHES',
+           'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP',
+           'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price',
+           'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
+           'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture',
+           'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import combinations
 
 import numpy as np
 from fastcore.basics import patch
@@ -345,7 +347,8 @@ def _distinct(
         rooms = c.budget-np.array([0.0, *(x[2] for x in c.summed[s.j])])
         x += [np.maximum(np.c_[L.most, L.sums], rooms-high), np.maximum(L.held, c.budget-wide)[:, None]]
     x = np.concatenate(x, 1)
-    return pareto(x[:, np.r_[True, np.ptp(x[:, 1:], 0)>0]], L.lay*len(s.input)+L.last, c.effort)
+    group = L.lay*len(s.input)+L.last if s.weight.any() else None           # where time does not matter, layouts do not either
+    return pareto(x[:, np.r_[True, np.ptp(x[:, 1:], 0)>0]], group, c.effort)
 
 # %% ../../nbs/11_search.solve.ipynb #4ff3706c
 def contents(
@@ -354,6 +357,7 @@ def contents(
     cap:float, # Largest weighted time
     scalar:bool = False, # For each pair of outer layouts only the cheapest is wanted,
     slack:float = 0.0, # and only if it costs at most this much more than the cheapest of all
+    most:int = 0, # Labels of a position (0: the usual limit)
 ) -> Options: # or None if there are none for certain
     "Contents of a stage that fit and cost no more than the cap, undominated for each pair of outer layouts"
     L, trail, complete = _Labels(*np.full((2, 1), -1), np.zeros((1, 4)), np.full(1, s.floor), np.full(1, s.chain.base[s.j]), np.zeros((1, len(s.chain.summed[s.j])))), [], np.inf
@@ -362,10 +366,10 @@ def contents(
         L, bound = _put_in_front(s, L, p, ps, low[p], cap)
         if not len(bound): return None if complete==np.inf else Options(np.zeros((0, 4)), *np.zeros((2, 0), int), np.zeros((0, len(s.types)), int), complete)
         keep = _distinct(s, L, p, high[p], wide[p], scalar)
-        most = LIMIT if s.chain.effort.left>0 else HASTE
-        if len(keep)>most:
+        allowed = (most or LIMIT) if s.chain.effort.left>0 else HASTE
+        if len(keep)>allowed:
             keep = keep[np.argsort(bound[keep], kind='stable')]
-            keep, complete = keep[:most], min(complete, bound[keep[most]])
+            keep, complete = keep[:allowed], min(complete, bound[keep[allowed]])
         L = L.take(keep)
         trail.append((L.up, L.k))
     cost = L.time@s.weight
@@ -409,6 +413,7 @@ class Single:
     "A search without a pipeline"
     chain:Chain
     found:Solution = None # The best plan
+    done:bool = True # There is nothing left to prove
 
     @cached_property
     def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
@@ -441,9 +446,12 @@ def sketch(
 
 # %% ../../nbs/11_search.solve.ipynb #ed6b4d9e
 @patch
-def prove(self:Single, cap=np.inf) -> Solution:
+def rung(self:Single, cap=np.inf) -> Solution:
     "The same: a sketch without a pipeline is already the best plan"
     return self.found or self.sketch(cap)
+
+@patch
+def prove(self:Single, cap=np.inf) -> Solution: return self.rung(cap)
 
 # %% ../../nbs/11_search.solve.ipynb #12a15491
 def longest(
@@ -591,7 +599,7 @@ def edge_bounds(
         every = [ways(chain, j, t) for t in T]
         if not all(len(w.k) for w in every): return out
         for moment in range(-1, len(chain.summed[j])):
-            chain.effort.left -= len(weights)*(STEP + out[0, 0].size)
+            chain.effort.left -= len(weights)*(2*STEP + TOUCHED*out[0, 0].size)
             mems = [w.full if moment<0 else w.sums[:, moment] for w in every]
             tails = [np.maximum(chain.base[j]+chain.floor[j], chain.base[j]+w.own) if moment<0 else 0.0*w.own for w in every]
             room = chain.budget - (0.0 if moment<0 else chain.summed[j][moment][2])
@@ -706,21 +714,22 @@ def least_budget(chain:Chain) -> tuple: # (MiB, layers of each stage)
     return max(e[l, r] for e, l, r in zip(edges, cuts, cuts[1:])), tuple(int(b-a) for a, b in zip(cuts, cuts[1:]))
 
 # %% ../../nbs/11_search.solve.ipynb #a82de7f8
-def can_fit(chain:Chain) -> bool:
-    "Does any plan fit into the budget?"
-    g, known = groups_of(chain), set()
+def can_fit(chain:Chain) -> tuple: # (layers of each stage, strategy of each layer), or () if there is none
+    "Any plan that fits into the budget"
+    g, known = groups_of(chain), {}
     edges = np.where(memory_edges(chain)<=chain.budget+ROOM, 0.0, np.inf)
     while True:
         _, suf = prefix_suffix(edges, np.zeros((chain.pp-1, chain.n_layers+1)))
-        if np.isinf(suf[0, 0]): return False
+        if np.isinf(suf[0, 0]): return ()
         cuts = [0]
         for j in range(chain.pp): cuts.append(int((edges[j, cuts[-1]]+suf[j+1]).argmin()))
-        new = {(j, int(g.of[l, r])) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))} - known
-        if not new: return True
+        contents_of = [(j, int(g.of[l, r])) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))]
+        new = set(contents_of) - set(known)
+        if not new: return tuple(int(n) for n in np.diff(cuts)), tuple(np.concatenate([known[x] for x in contents_of]).tolist())
         for j, k in new:
             o = contents(stage_of(chain, j, g.segs[k], g.ends[k], np.zeros(4)), [], np.inf, True)
             if o is None or not len(o): edges[j][g.edges[k]] = np.inf
-        known |= new
+            known[j, k] = o.layers[0] if o is not None and len(o) else None
 
 # %% ../../nbs/11_search.solve.ipynb #89575866
 def slowest_stage(
@@ -743,6 +752,8 @@ def slowest_stage(
         known |= new
 
 # %% ../../nbs/11_search.solve.ipynb #125f8560
+RUNG = 2e-3 # the first step of a proof, relative
+
 @dataclass(eq=False)
 class Pipeline:
     "State of a search over stages"
@@ -756,6 +767,10 @@ class Pipeline:
     pre:np.ndarray = None # [paths, P+1, L+1]
     suf:np.ndarray = None # [paths, P+1, L+1]
     exact:dict = field(default_factory=dict) # Cheapest real contents, or None where nothing fits, of (stage, group of edges)
+    most:int = 0 # Labels of a position when contents are listed (0: the usual limit)
+    top:float = -np.inf # The last rung of a proof: a plan that is faster has been found, or its bound is in `lost`
+    step:float = RUNG # To the next rung, relative; a time to beat that is not further away than two steps is gone for at once
+    done:bool = False # The proof has ended
 
     @property
     def limit(self): return self.ms*(1-MARGIN)     # a bound from here on cannot belong to a better plan
@@ -816,8 +831,10 @@ def tighten(
         mix, share = best_mixture(A)
         mixed = len(self.W)-1 if (mixture := self.add_paths([(np.tensordot(mix, np.array(self.W), 1), mix@np.array(self.q))])) else int(mix.argmax())
         mean = [np.tensordot(share, np.array(v), 1) for v in zip(*plans)]
-        if (c.iteration(*mean) if whole else (mix@A).min()) - self.bound < TIGHT*self.bound: return mix       # no mixture can do much better
-        if whole: new |= self.add_paths([path_of(*mean, c.chunks, c.kind, short=True)])
+        path = path_of(*mean, c.chunks, c.kind, short=True) if whole else None
+        most = (path[0]*mean[0]).sum()+path[1]@mean[1] if path else (mix@A).min()
+        if most - self.bound < TIGHT*self.bound: return mix                            # no mixture can do much better
+        if path: new |= self.add_paths([path])
         if not (mixture or whole and (new or mixed!=before)): return mix
     return mix
 
@@ -856,13 +873,17 @@ def refresh(self:Pipeline):
     self.pre, self.suf = np.array([s[0] for s in sums]), np.array([s[1] for s in sums])
 
 # %% ../../nbs/11_search.solve.ipynb #0b345e15
+OTHER_BORDERS = 2e-3 # of a stage's share: how much dearer a content with other outer layouts may be and still be looked at
+
 @patch
 def solve_content(self:Pipeline, content) -> Options: # with the cheapest contents only, or None
     "The exact least weighted time of (stage, group of edges, with what is paid once or without)"
     if content not in self.exact:
         c, (j, k, once) = self.chain, content
         g, weight = groups_of(c), self.plain_weight(once)
-        make = lambda: cheapest(stage_of(c, j, g.segs[k], g.ends[k], weight), slack=2*c.arrive.sum(-1).max())
+        def make():
+            s = stage_of(c, j, g.segs[k], g.ends[k], weight)
+            return cheapest(s, slack=min(2*c.arrive.sum(-1).max(), OTHER_BORDERS*sum(s.cost[t].min() for t in s.types))) if s.possible else None
         self.exact[content] = make() if any(g.ends[k]) else c.recall(('content', int(c.flight[j]), j>0, c.base[j], c.floor[j], *c.others[j], c.budget, k, weight[2]), make)
     return self.exact[content]
 
@@ -931,7 +952,6 @@ def sharpen(self:Pipeline):
 
 # %% ../../nbs/11_search.solve.ipynb #6a833820
 FEW = 64 # open contents up to which the game is played exactly
-OTHER_BORDERS = 2e-3 # of a stage's share: how much dearer a content with other outer layouts may be and still be looked at
 
 @patch
 def exact_answer(self:Pipeline, i):
@@ -1076,7 +1096,7 @@ def content_options(self:Pipeline, j, k, pairs, others, total):
     room = np.where(W[:, PER_MICRO].min(1)[:, None]>0, (self.ms-total[:, *at])/np.maximum(W[:, PER_MICRO].min(1), 1e-9)[:, None], np.inf).max(1)
     i, fixed = int(room.argmin()), W@c.fixed[j]
     s = stage_of(c, j, g.segs[k], g.ends[k], W[i])
-    o = contents(s, prices(s), (self.ms-others[i][at]).max()-fixed[i]) if s.possible else None
+    o = contents(s, prices(s), (self.ms-others[i][at]).max()-fixed[i], most=self.most) if s.possible else None
     if o is None: return {}
     if np.isfinite(o.complete): self.lost = min(self.lost, others[i][at].min()+fixed[i]+o.complete)
     own, out = o.time@W.T+fixed, {}
@@ -1117,26 +1137,121 @@ def tails(self:Pipeline, options):
 
 # %% ../../nbs/11_search.solve.ipynb #9312fb5d
 @patch
+def below(self:Pipeline, top, most=0):
+    "The same problem with another time to beat"
+    p = Pipeline(self.chain, top, W=list(self.W), q=list(self.q), edges=self.edges.copy(), exact=self.exact, most=most)
+    p.refresh()
+    return p
+
+@patch
+def learn(self:Pipeline, p):
+    "Take over a better plan and the paths of another search of the same problem"
+    if p.best and p.ms < self.ms: self.ms, self.best = p.ms, p.best
+    self.add_paths(list(zip(p.W, p.q))[len(self.W):])
+
+# %% ../../nbs/11_search.solve.ipynb #a9fed535
+NEARBY, WIDEST, LISTED, BEAM, POLISHES = 2e-3, 0.2, 300, 100, 12 # above the bound, relative: at first, at most; labels of a position; prefixes; rounds
+FREE = (2, 100), (3, 300) # stages that are free together; prefixes
+
+@patch
+def polish(
+    self:Pipeline,
+    cap:float = np.inf, # Only a faster plan matters, ms
+) -> Solution:
+    "Look for a better plan among contents that cost little more than the bound says"
+    if cap < self.ms: self.ms, self.best = cap, ()
+    if not np.isfinite(self.bound) or self.bound >= self.limit: return self.solution()
+    near = NEARBY
+    try:
+        while near < WIDEST:
+            p = self.below(min(self.bound*(1+near), self.ms), LISTED)
+            p.narrow()
+            p.sharpen()
+            options = p.all_options() if p.bound < p.limit else {}
+            if (0, 0) in p.tails(options): break
+            near *= GROWTH                          # contents are whole layers, and nothing is that close to the bound
+        p.ms = self.ms*(1+FAR)                      # one that is not better yet may become so
+        for n in range(POLISHES):
+            if not p.round_of(options, BEAM): break
+        for n, width in FREE if p.best else (): p.vary(options, n, width)
+    except Spent: pass
+    self.learn(p)
+    return self.solution()
+
+# %% ../../nbs/11_search.solve.ipynb #d84fa464
+@patch
+def vary(self:Pipeline, options, n, width):
+    "Search anew what `n` stages of the best plan could hold, for any `n` of them, while that helps"
+    before = np.inf
+    while self.ms < before*(1-MARGIN):
+        before = self.ms
+        for free in combinations(range(self.chain.pp), min(n, self.chain.pp)):
+            for _ in range(ROUNDS):
+                known = self.ms
+                if not self.round_of(self.around(options, free), width) and self.ms==known: break
+
+# %% ../../nbs/11_search.solve.ipynb #1c847e49
+@patch
+def around(self:Pipeline, options, free):
+    "The options that are left when all other stages stay as they are in the best plan"
+    cuts, layers, starts, out = np.cumsum((0, *self.best[0])).tolist(), np.array(self.best[1]), {0}, {}
+    for j, (l, r) in enumerate(zip(cuts, cuts[1:])):
+        if j in free: here = {a: [(b, o) for b, o in options.get((j, a), []) if b==r or j+1 in free] for a in starts}
+        else: here = {l: [(r, o.take(np.flatnonzero((o.layers==layers[l:r]).all(1))[:1])) for b, o in options.get((j, l), []) if b==r]}
+        out |= {(j, a): found for a, found in here.items() if found}
+        starts = {b for found in here.values() for b, _ in found}
+    return out
+
+# %% ../../nbs/11_search.solve.ipynb #6ca23adf
+@patch
+def round_of(self:Pipeline, options, width):
+    "Put contents together and simulate what survives; says whether that has found a new path"
+    tails = self.tails(options)
+    if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return False
+    none, table = np.full((self.chain.move.shape[1], len(self.W)), np.inf), {(j, l, r): o for (j, l), v in options.items() for r, o in v}
+    trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)
+    return self.simulate(trail, table) if trail else False
+
+# %% ../../nbs/11_search.solve.ipynb #15b674f9
+@patch
 def exhaust(self:Pipeline, width, rounds):
     "Look at every plan that could be better than the best one, or say below which bound it is not known"
     self.narrow()
     self.sharpen()
     if self.bound < self.limit and len(self.open_contents())<=FEW: self.tighten(MIXES, self.exact_answer); self.narrow()
     if self.bound >= self.limit: return
-    options = self.all_options()
-    table, lost = {(j, l, r): o for (j, l), v in options.items() for r, o in v}, self.lost
+    options, lost = self.all_options(), self.lost
     for n in range(rounds):
-        tails = self.tails(options)
-        if (0, 0) not in tails or not tails[0, 0].max() < self.limit: return
-        none = np.full((self.chain.move.shape[1], len(self.W)), np.inf)
         self.lost = lost
-        trail = self.extend(lambda j, l: options.get((j, l), []), lambda j, r, lays: tails.get((j, r), none)[lays], width)
-        fresh = self.simulate(trail, table) if trail else False
-        if self.lost>=min(lost, self.limit) or not fresh: return
+        if not self.round_of(options, width) or self.lost>=min(lost, self.limit): return
 
-# %% ../../nbs/11_search.solve.ipynb #a9fed535
+# %% ../../nbs/11_search.solve.ipynb #5108c13a
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
+GROWTH, CHEAP, HIGHEST = 4.0, 5e7, 1e3 # of the steps from rung to rung after one that took less than this many elements; rung above the bound, relative, at which a search without any plan gives up
 
+@patch
+def rung(
+    self:Pipeline,
+    cap:float = np.inf, # Only a faster plan matters, ms
+    width:int = WIDTH, # Prefixes kept
+) -> Solution: # `bound` is what has been proved so far
+    "One step of a proof; `done` says whether it was the last"
+    if cap < self.ms: self.ms, self.best = cap, ()
+    low, p = max(self.bound, self.top), self
+    if low < self.limit:
+        if self.ms > low*(1+2*self.step): p = self.below(low*(1+self.step))
+        left = self.chain.effort.left
+        try: p.exhaust(width, ROUNDS)
+        except Spent: p.lost = p.bound
+        self.lost, self.top = min(self.lost, p.lost), p.limit
+        self.done = p is self or bool(p.best) or (self.lost < p.limit if np.isfinite(self.ms) else p.ms > HIGHEST*self.bound)
+        if not left-self.chain.effort.left > CHEAP: self.step *= GROWTH           # (where nothing is counted, always)
+        if p is not self: self.learn(p)
+        if p is self or p.best: self.top = self.ms
+    else: self.done = True
+    return replace(self.solution(), bound=min(self.ms, max(self.bound, min(self.lost, max(low, self.top)))))
+
+# %% ../../nbs/11_search.solve.ipynb #16cb4e56
 @patch
 def prove(
     self:Pipeline,
@@ -1144,18 +1259,9 @@ def prove(
     width:int = WIDTH, # Prefixes kept
 ) -> Solution:
     "Best division and layers"
-    if cap < self.ms: self.ms, self.best = cap, ()
-    low, step, p = self.bound, 0.01, self
-    if not low < self.limit: return Solution(self.ms if self.best else np.inf, min(low, self.ms), *self.best)
-    try:
-        if np.isfinite(self.ms): self.exhaust(width, ROUNDS)
-        while not (np.isfinite(self.ms) or p.best or step>1e3):
-            p = Pipeline(self.chain, low*(1+step), W=self.W, q=self.q, edges=self.edges.copy(), exact=self.exact)
-            p.refresh()
-            p.exhaust(width, ROUNDS)
-            step *= 3
-    except Spent: p.lost = p.bound
-    return replace(p.solution(), bound=min(p.ms, max(p.lost, p.bound)))
+    while True:
+        s = self.rung(cap, width)
+        if self.done: return s
 
 # %% ../../nbs/11_search.solve.ipynb #bca63d33
 def prepare(
