@@ -585,7 +585,7 @@ def train(argv):
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if args.load and args.load!=args.save and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
+    if args.load and Path(args.load)!=Path(args.save or '') and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
     if not is_rank(): writable_folders(args, where.node_rank)
     if world>1 and not is_rank():
         datasets(spec, plan, args, data)

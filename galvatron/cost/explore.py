@@ -17,7 +17,7 @@ from .layer import MIB
 from .pipeline import (BLUE, CYAN, GREEN, MEMORY_COLOURS, MEMORY_KINDS, PURPLE, RED, TIME_COLOURS, TIME_KINDS, YELLOW, Prediction, Pricer, Svg, above, at,
                                      draw_timeline, predict, text_at, ticks)
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy
+from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy, _divisors
 from ..profile.files import HardwareProfile, ModelProfile
 
 # %% ../../nbs/09_cost.explore.ipynb #a509cd87
@@ -235,12 +235,10 @@ def overview(self:Explorer, c:Choice) -> Svg:
     return above(beside(draw_memory(p), draw_time(p)), draw_timeline(sorted(p.timeline, key=lambda e: e.begin)[:SHOWN_ACTIONS], width=840))
 
 # %% ../../nbs/09_cost.explore.ipynb #ff11d8cd
-def _powers(n): return [d for d in range(1, n+1) if n%d==0]
-
 def controls(e:Explorer, start:Choice) -> dict: # name of a field of the choice -> widget
     "One widget for each field of a choice"
     import ipywidgets as w
-    world, slide = _powers(e.hardware.world_size), lambda options, value: w.SelectionSlider(options=options, value=value)
+    world, slide = _divisors(e.hardware.world_size), lambda options, value: w.SelectionSlider(options=options, value=value)
     seqs = sorted({p.seq for p in e.profile.points if p.kind=='layer'}) if len(e.spec.layer_types)==1 else [0]
     batches = sorted({2**i for i in range(13)} | {start.bsz})
     return dict(pp=slide(world, start.pp), width=slide(world, start.width), ulysses=w.Checkbox(start.ulysses), consecutive=w.Checkbox(start.consecutive), dp_type=w.ToggleButtons(options=['ddp', 'zero2', 'zero3'], value=start.dp_type),

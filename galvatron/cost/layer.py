@@ -338,17 +338,20 @@ def _vocab_cost(s, head, pp, setting):
     add_shared(cost, vocab_shared(s, setting.spec, head, setting.stage_size, o), setting)
     held = add_states(cost, s, params, setting, 0.0 if head or shared and setting.spec.tied else None)
     add_copies(cost, s, params, setting)
-    _add_shared_table(cost, (vocab_params(setting.spec, head, s.tp) - params)*compute_bytes(o)/MIB, o)
+    if shared and setting.spec.tied: _add_shared_table(cost, head, vocab_params(setting.spec, True, s.tp) - vocab_params(setting.spec, True, shared=True), setting)
     if head: _add_moment(cost, mib(profile.head_peak_mib), held)
     if setting.spec.tied and pp>1: cost.finish['tied gradient'] = tied_ms(s, setting, pp)
     return cost
 
 # %% ../../nbs/07_cost.layer.ipynb #5b31cb3b
-def _add_shared_table(cost, mib, options):
-    "What the head adds for a table (MiB in the compute type) whose parameter is the embedding's"
-    cost.transient['fresh gradients'] += mib
-    cost.turn = *cost.turn[:2], cost.turn[2]+mib, *cost.turn[3:]
-    if compute_bytes(options)!=master_bytes(options): cost.states['working copy'] += mib
+def _add_shared_table(cost, head, table, setting):
+    "What an end adds for a table (its parameters on a rank) that is one parameter with the other end's"
+    master, compute = master_bytes(setting.options), compute_bytes(setting.options)
+    copied = compute!=master
+    more = table/MIB*(compute if head else np.where(setting.accumulate!=copied, master, 0.0))
+    cost.transient['fresh gradients'] = cost.transient['fresh gradients'] + more
+    cost.turn = *cost.turn[:2], cost.turn[2]+more, *cost.turn[3:]
+    if head and copied: cost.states['working copy'] += table*compute/MIB
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6
 def _add_moment(cost, peak, held):

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['PARTS', 'INT32', 'INF', 'parse_split', 'split_ranges', 'count_epochs', 'document_order', 'sample_starts',
            'sample_order', 'Indices', 'build_indices', 'cached', 'DocumentOptions', 'GPTDataset', 'causal_sample',
-           'cumulative_lengths', 'furthest_behind', 'blend_order', 'occurrence', 'exhaustive_order', 'BlendedDataset',
-           'MockDataset', 'DataArgs', 'parse_blend', 'blend', 'GPTSamples', 'samples_needed', 'build_datasets']
+           'cumulative_lengths', 'furthest_behind', 'blend_order', 'occurrence', 'BlendedDataset', 'MockDataset',
+           'DataArgs', 'parse_blend', 'blend', 'GPTSamples', 'samples_needed', 'build_datasets']
 
 # %% ../../nbs/41_data.gpt.ipynb #01e9ad7e
 import hashlib
@@ -324,7 +324,8 @@ def furthest_behind(
     limits:list[int]|None=None, # Samples after which a dataset drops out
 )->np.ndarray: # [size] int16 dataset
     "The dataset that lacks most of its share, the first of several, sample by sample"
-    taken,weights,which = [0]*len(weights),list(weights),array('h')
+    taken,which = [0]*len(weights),array('h')
+    weights = [-INF if limits and not limits[i] else float(w) for i,w in enumerate(weights)]
     for k in range(size):
         due,best,most = float(k or 1), 0, -INF
         for i,w in enumerate(weights):
@@ -339,9 +340,10 @@ def furthest_behind(
 def blend_order(
     weights:list[float], # One weight a dataset, sum 1
     size:int, # Samples
+    limits:list[int]|None=None, # Samples that each dataset has
 )->tuple[np.ndarray,np.ndarray]: # [size] int16 dataset, [size] int64 sample of that dataset
     "Take from the dataset that is furthest behind, as Megatron does"
-    which = furthest_behind([float(w) for w in weights], size)
+    which = furthest_behind(weights, size, limits)
     return which,occurrence(which, len(weights))
 
 # %% ../../nbs/41_data.gpt.ipynb #8f1ac4a9
@@ -353,16 +355,7 @@ def occurrence(which:np.ndarray, n:int)->np.ndarray:
         res[at] = np.arange(len(at))
     return res
 
-# %% ../../nbs/41_data.gpt.ipynb #feba0db4
-def exhaustive_order(
-    sizes:list[int], # Samples of each dataset
-)->tuple[np.ndarray,np.ndarray]: # [sum] int16 dataset, [sum] int64 sample of that dataset
-    "Every sample of every dataset once, evenly mixed"
-    total = sum(sizes)
-    which = furthest_behind([n/total if n else -INF for n in sizes], total, sizes)
-    return which,occurrence(which, len(sizes))
-
-# %% ../../nbs/41_data.gpt.ipynb #c2033619
+# %% ../../nbs/41_data.gpt.ipynb #7341d256
 class BlendedDataset:
     "Several datasets as one"
     def __init__(self,
@@ -373,13 +366,10 @@ class BlendedDataset:
     ):
         self.datasets = datasets
         sizes = [len(d) for d in datasets]
-        if weights is None and size is None: build = lambda: exhaustive_order(sizes)
-        else:
-            if size is None: raise GalvatronError('a blend with weights needs its number of samples (train_iters or train_samples)')
-            w = np.array(sizes if weights is None else weights, np.float64)
-            w = (w/w.sum()).tolist()
-            build = lambda: blend_order(w, size)
-        about = dict(weights=weights and [float(w) for w in weights], sizes=sizes, size=size, version=1)
+        if weights is not None and size is None: raise GalvatronError('a blend with weights needs its number of samples (train_iters or train_samples)')
+        w = np.array(sizes if weights is None else weights, np.float64)
+        build = lambda: blend_order((w/w.sum()).tolist(), sum(sizes) if size is None else size, sizes)
+        about = dict(weights=weights and [float(w) for w in weights], sizes=sizes, size=size, version=2)
         res = cached(cache, about, lambda: dict(zip(('which','sample'), build())))
         self.which,self.sample = res['which'],res['sample']
         self._check(sizes)

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, html_table, text_table, write_text
+from ..plan import GalvatronError, _divisors, html_table, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
@@ -458,9 +458,6 @@ def analytic_table(dev:Device, op:str, size:int, stride:int, gpus:int)->Table:
         nic = NIC_REACH*dev.nic_gbps*(1 if one else k)
         rate = min(rate, nic)
     return Table(_LINE, tuple(float(a + bus_factor(op, size)*n/(rate*1e6)) for n in _LINE))
-
-# %% ../../nbs/03_profile.files.ipynb #78091b19
-def _divisors(n): return [i for i in range(1, n+1) if n%i==0]
 
 # %% ../../nbs/03_profile.files.ipynb #5a3d526f
 @patch(cls_method=True)
