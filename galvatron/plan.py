@@ -261,7 +261,9 @@ class RunOptions:
     reduce_in_fp32:bool=False # Reduce gradients in single precision
     entropy_in_fp32:bool=True # Loss on single-precision logits
     compile:bool=False # Compile the layers
+    make_vocab_size_divisible_by:int=128 # Pad the vocabulary to a multiple of this and of its width; padded entries count for nothing
     def __post_init__(self):
+        if self.make_vocab_size_divisible_by<1: raise GalvatronError(f'make_vocab_size_divisible_by: {self.make_vocab_size_divisible_by} is not allowed (allowed: 1 or more)')
         if self.mixed_precision not in PRECISIONS:
             raise GalvatronError(f"mixed_precision: {self.mixed_precision!r} is unknown (allowed: {', '.join(PRECISIONS)})")
 

@@ -143,7 +143,7 @@ def draw(world, rng, kinds=None):
         cuts = sorted(rng.sample(range(1, n), pp-1))
         plan = Plan(layers, VocabStrategy(width(), rng.random()<.3, rng.random()<.3), pp, tuple(b-a for a,b in zip([0]+cuts, cuts+[n])), rng.choice(['gpipe', 'pipedream_flush']),
                     rng.choice([1, 1, 2, 2, 3, 4, 6]), 24, default) # what a step costs here is its micro-batches times its layers
-        options = RunOptions('fp64', sequence_parallel=rng.random()<.6 and kind not in ('vit', 'swin'), async_grad_reduce=rng.random()<.5)
+        options = RunOptions('fp64', sequence_parallel=rng.random()<.6 and kind not in ('vit', 'swin'), async_grad_reduce=rng.random()<.5, make_vocab_size_divisible_by=rng.choice((1, 6, 128)))
         if not plan.violations(world, spec_of(kind, n), options): return kind, plan, options
 
 def check_random(world, count, seed, kinds=None):

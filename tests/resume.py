@@ -32,7 +32,7 @@ def draw(world, seed):
     division = r.choice({1:[(4,)], 2:[(1,3),(2,2),(3,1)], 4:[(1,1,1,1)]}[pp])
     vocab = VocabStrategy(r.choice(divisors(n)), r.random()<.3, r.random()<.5)
     plan = Plan(tuple(layer() for _ in range(4)), vocab, pp, division, r.choice(['gpipe','pipedream_flush']), r.choice([1,2]), BSZ, dp_type)
-    return plan, RunOptions('fp64', sequence_parallel=r.random()<.5, async_grad_reduce=r.random()<.5)
+    return plan, RunOptions('fp64', sequence_parallel=r.random()<.5, async_grad_reduce=r.random()<.5, make_vocab_size_divisible_by=r.choice((1, 128)))
 
 def make(kind, plan, options, seed=0, **more):
     model = StageModel(spec_of(kind, **more), plan, options, seed=seed)

@@ -268,13 +268,15 @@ def vocab_params(
     head:bool, # Final norm and head, or the embedding
     tp:int = 1, # Ranks that share the vocabulary
     shared:bool = False, # A tied head uses the embedding's very table
+    multiple:int = 128, # The vocabulary is padded to a multiple of this
 ) -> float: # parameters on one rank before ZeRO
     "Parameters of one end; the head of a tied model holds its own copy of the table"
     if shared and spec.tied and head: return spec.head_params
-    hidden, table = spec.layer_types[-1].hidden, spec.padded_vocab(vtp=tp)*spec.layer_types[-1].hidden
+    hidden, rows = spec.layer_types[-1].hidden, spec.padded_vocab(multiple, tp)
+    table = rows*hidden
     if not spec.vocab: return spec.head_params if head else spec.embed_params
     if not head: return spec.embed_params - spec.copied_params + (table/tp - spec.vocab*hidden)
-    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden) + (spec.padded_vocab(vtp=tp)/tp - spec.vocab if spec.head_bias else 0)
+    return spec.head_params + table/tp - (0 if spec.tied else spec.vocab*hidden) + (rows/tp - spec.vocab if spec.head_bias else 0)
 
 # %% ../../nbs/07_cost.layer.ipynb #1efb981d
 def tied_message(
@@ -285,7 +287,7 @@ def tied_message(
     "Sum of a tied table's two gradients across the pipeline"
     spec, n = setting.spec, setting.stage_size
     shard = 1 if s.dp_type=='ddp' else shard_group(s, n).size
-    return Collective('all_reduce', spec.padded_vocab(vtp=s.tp)*spec.layer_types[-1].hidden/s.tp/shard*master_bytes(setting.options), Group(2, (pp-1)*n), 1, 'end')
+    return Collective('all_reduce', spec.padded_vocab(setting.options.make_vocab_size_divisible_by, s.tp)*spec.layer_types[-1].hidden/s.tp/shard*master_bytes(setting.options), Group(2, (pp-1)*n), 1, 'end')
 
 # %% ../../nbs/07_cost.layer.ipynb #2faef1e0
 def tied_ms(s:LayerStrategy, setting:Setting, pp:int) -> float:
@@ -331,14 +333,14 @@ def _vocab_cost(s, head, pp, setting):
     for part in ('forward', 'backward') if waited else ():
         getattr(cost, part)['vocabulary parallel'] = sum((c.ms(setting.hardware) for c in waited if c.phase==part), 0.0)
     shared = pp==1 and shard_group(s, setting.stage_size).size==1
-    params = vocab_params(setting.spec, head, s.tp, shared)
+    params = vocab_params(setting.spec, head, s.tp, shared, o.make_vocab_size_divisible_by)
     add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward, setting)
     mib = lambda f: setting.each(lambda b: f(b, **at), batch)
     cost.activation['logits' if head else 'embedded tokens'] = mib(profile.head_mib if head else profile.embed_mib)
     add_shared(cost, vocab_shared(s, setting.spec, head, setting.stage_size, o), setting)
     held = add_states(cost, s, params, setting, 0.0 if head or shared and setting.spec.tied else None)
     add_copies(cost, s, params, setting)
-    if shared and setting.spec.tied: _add_shared_table(cost, head, vocab_params(setting.spec, True, s.tp) - vocab_params(setting.spec, True, shared=True), setting)
+    if shared and setting.spec.tied: _add_shared_table(cost, head, vocab_params(setting.spec, True, s.tp, multiple=o.make_vocab_size_divisible_by) - vocab_params(setting.spec, True, shared=True), setting)
     if head: _add_moment(cost, mib(profile.head_peak_mib), held)
     if setting.spec.tied and pp>1: cost.finish['tied gradient'] = tied_ms(s, setting, pp)
     return cost

@@ -377,7 +377,7 @@ def stage_units(plan:Plan, stage:int, setting:Setting) -> list:
     spec, n, o, v, out = setting.spec, setting.stage_size, setting.options, plan.vocab.layer(plan.default_dp_type), []
     def end(head):
         waited = [c for t in end_types(spec, head) for c in vocab_collectives(v, t, plan.micro_bsz/v.dp(n), n, o, head)]
-        return v, vocab_params(spec, head, v.tp), waited, vocab_shared(v, spec, head, n, o)
+        return v, vocab_params(spec, head, v.tp, multiple=o.make_vocab_size_divisible_by), waited, vocab_shared(v, spec, head, n, o)
     kinds = type_indices(spec)
     for i in plan.stage_layers(stage):
         s, t = plan.layers[i], carried(spec, kinds[i], last=kinds[i:i+2]!=[kinds[i]]*2)

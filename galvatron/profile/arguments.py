@@ -37,7 +37,7 @@ class ProfileModelArgs:
     use_flash_attn:bool=True # Allow cuDNN and FlashAttention kernels
     sequence_parallel:bool=False # Accepted; the forms with and without are both measured
     shape_order:str='SBH' # Accepted; layers run batch first
-    make_vocab_size_divisible_by:int=128 # Accepted; the vocabulary is padded as in training
+    make_vocab_size_divisible_by:int=128 # Pad the vocabulary to a multiple of this and of its width; padded entries count for nothing
     extra_args_str:str='' # Accepted, not used
     compile:bool=False # Compile each layer, as in training with the same switch
     widths:str='' # Widths to measure, separated by commas (default: 1, 2, 4, ... up to max_tp_deg)

@@ -597,7 +597,7 @@ def profile_model(
     for ignored in a.check(): _warn(ignored)
     device = _device(a)
     with sole(Path(a.output_dir)/model_files(a.mixed_precision, spec.name)['rich']),rank_threads(device):
-        options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile),start_profile(a, spec, device),wanted(a)
+        options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile, make_vocab_size_divisible_by=a.make_vocab_size_divisible_by),start_profile(a, spec, device),wanted(a)
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)
         if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')

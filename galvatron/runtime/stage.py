@@ -242,7 +242,7 @@ class StageModel(nn.Module):
         if place is None: place = Place(plan, options, tied=spec.tied, spec=spec) if dist.is_initialized() else Place.solo()
         self.spec, self.plan, self.options, self.place, self.seed = spec, plan, options, place, seed
         self.dtype, self.rest_dtype = COMPUTE[options.mixed_precision], REST[options.mixed_precision]
-        self.recipe, self.padded = recipe_of(spec.config['model_type']), spec.padded_vocab(vtp=plan.vocab.width)
+        self.recipe, self.padded = recipe_of(spec.config['model_type']), spec.padded_vocab(options.make_vocab_size_divisible_by, plan.vocab.width)
         self.low_gradients = False
         self.contexts, self.units, self.parts, self._rope = {}, [], nn.ModuleDict(), {}
         self._globals = None

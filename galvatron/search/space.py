@@ -51,7 +51,7 @@ class SearchArgs:
     sequence_parallel:bool = False # Megatron-SP for tensor-parallel layers
     global_memory_buffer:bool = True # Count one buffer for the gathers of Megatron-SP
     async_grad_reduce:bool = True # Reduce gradients once an iteration
-    make_vocab_size_divisible_by:int = 128 # Accepted: the vocabulary is padded to a multiple of 128 times its width
+    make_vocab_size_divisible_by:int = 128 # Pad the vocabulary to a multiple of this and of its width; padded entries count for nothing
     fine_grained_mode:int = 1 # 0: one strategy for all layers
     profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'batch', 'sequence']}) # How profiles speak about what they did not measure, times and memory (default: static)
     time_profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'batch', 'sequence']}) # The same for times
@@ -83,7 +83,7 @@ def memory_mib(self:SearchArgs) -> float: return self.memory_constraint*1024
 
 def run_options(args:SearchArgs) -> RunOptions:
     "The switches of the run that the search prices"
-    return RunOptions(args.mixed_precision, args.sequence_parallel, args.async_grad_reduce, args.global_memory_buffer)
+    return RunOptions(args.mixed_precision, args.sequence_parallel, args.async_grad_reduce, args.global_memory_buffer, make_vocab_size_divisible_by=args.make_vocab_size_divisible_by)
 
 # %% ../../nbs/10_search.space.ipynb #af08aaef
 OFF = dict(full='', dp_tp='sdp pp', dp_pp='sdp tp', d3='sdp ckpt', dp='sdp ckpt tp pp', sdp='dp ckpt tp pp', tp='sdp ckpt pp', pp='sdp ckpt tp')
@@ -118,14 +118,13 @@ def contradictions(args:SearchArgs) -> list: # messages
     if a.search_space in ('pp', 'dp+pp') and a.disable_pp: out.append(f'search_space {a.search_space} does not go with disable_pp 1')
     if a.embed_sdp==1 and a.disable_sdp: out.append('embed_sdp 1 does not go with disable_sdp 1')
     if a.settle_bsz>0 and a.settle_chunk>0 and a.settle_bsz%a.settle_chunk: out.append(f'settle_chunk {a.settle_chunk} does not divide settle_bsz {a.settle_bsz}')
-    for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'bsz_scale', 'costmodel_coe', 'top_k'):
+    for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'bsz_scale', 'costmodel_coe', 'top_k', 'make_vocab_size_divisible_by'):
         if not getattr(a, name)>0: out.append(f'{name}: {getattr(a, name)} (allowed: above 0)')
     if not a.min_bsz>0: out.append(f'min_bsz: {a.min_bsz} (allowed: above 0)')
     if a.worker<0: out.append(f'worker: {a.worker} (allowed: 0 or more)')
     if a.settle_bsz<=0 and a.max_bsz<a.min_bsz: out.append(f'max_bsz {a.max_bsz} is below min_bsz {a.min_bsz}')
     named = [n for n in ('memory_profiling_path', 'time_profiling_path', 'allreduce_bandwidth_config_path', 'p2p_bandwidth_config_path', 'overlap_coe_path', 'sp_time_path') if getattr(a, n)]
     if a.analytic and named: out.append(f"analytic {a.analytic} does not go with {', '.join(named)}: formulas take the place of all profiles")
-    if a.make_vocab_size_divisible_by!=128: out.append(f'make_vocab_size_divisible_by: {a.make_vocab_size_divisible_by} (allowed: 128)')
     for name, ok in (('settle_bsz', a.settle_bsz==-1 or a.settle_bsz>0), ('settle_chunk', a.settle_chunk==-1 or a.settle_chunk>0)):
         if not ok: out.append(f'{name}: {getattr(a, name)} (allowed: -1, or above 0)')
     return out + [f'{name}: {x} (allowed: 0, 1)' for name, x in ((n, getattr(a, n)) for n in SWITCHES) if x not in (None, 0, 1)] + _bad_choices(a)
