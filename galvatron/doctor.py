@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from .plan import GalvatronError
+from .runtime.launch import from_env
 
 # %% ../nbs/61_doctor.ipynb #3bb2d95c
 @dataclass(frozen=True)
@@ -28,11 +29,17 @@ class DoctorArgs:
     "What to look at"
     dir:str='.' # Folder that results and checkpoints will go to
     min_disk_gib:float=20. # Free space wanted there, GiB
-    num_nodes:int=1 # Nodes; with more than one, run this on each of them at the same time
-    node_rank:int=0 # Number of this node
-    master_addr:str='127.0.0.1' # Address of node 0
-    master_port:int|None=None # Port on node 0; default: a free one
+    num_nodes:int|None=from_env('NUM_NODES') # Nodes (NUM_NODES); with more than one, run this on each of them at the same time
+    node_rank:int|None=from_env('NODE_RANK') # Number of this node (NODE_RANK)
+    master_addr:str|None=from_env('MASTER_ADDR', str) # Address of node 0 (MASTER_ADDR)
+    master_port:int|None=from_env('MASTER_PORT') # Port on node 0 (MASTER_PORT); needed with several nodes
     seconds:float=60. # How long the ranks may take to find each other
+
+    def __post_init__(self):
+        if self.num_nodes is None: self.num_nodes = 1
+        self.node_rank, self.master_addr = self.node_rank or 0, self.master_addr or '127.0.0.1'
+        if self.num_nodes<1: raise GalvatronError(f'num_nodes: {self.num_nodes} is not allowed (allowed: 1 or more)')
+        if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')
 
 # %% ../nbs/61_doctor.ipynb #a97754dd
 MARKS = dict(ok='ok   ', note='note ', wrong='WRONG')
@@ -210,9 +217,10 @@ def rendezvous_finding(a:DoctorArgs, backend:str='gloo', n:int=2)->Finding:
     from galvatron.runtime.launch import free_port
     many = a.num_nodes>1
     world,ranks = (a.num_nodes, [a.node_rank]) if many else (n, range(n))
-    wrong = try_to_meet(ranks, world, a.master_addr, a.master_port or free_port(), a.seconds, backend)
+    addr,port = (a.master_addr, a.master_port) if many else ('127.0.0.1', free_port()) # one node meets within itself, as in training
+    wrong = try_to_meet(ranks, world, addr, port, a.seconds, backend)
     name,who = f'rendezvous ({backend})',f'{world} nodes' if many else f'{world} processes'
-    if not wrong: return Finding(name, 'ok', f'{who} met at {a.master_addr} and added up')
+    if not wrong: return Finding(name, 'ok', f'{who} met at {addr} and added up')
     todo = 'run the same command on all nodes at once; open the port between them; set GLOO_SOCKET_IFNAME to the right network' if many else 'look at the firewall, and at http_proxy and MASTER_ADDR in the environment'
     return Finding(name, 'wrong', wrong, todo if backend=='gloo' else 'NCCL_DEBUG=INFO galvatron doctor says more')
 

@@ -52,6 +52,10 @@ def test_same_names_as_hf_argument_parser(dc):
     ('plan check f --world_size many', ["--world_size", "invalid int value: 'many'"]),
     ('plan check f --mixed_precision fp7', ['mixed_precision', 'fp7', 'bf16']),
     ('plan check nowhere.json --world_size 8', ['nowhere.json: No such file']),
+    ('train --mock_data --train_iters 1 --num_hidden_layers 2 --hidden_size 64 --nproc 2 --log_dir settings.ini', ['log_dir: ', 'settings.ini is a file']),
+    ('train --mock_data --train_iters 1 --num_hidden_layers 2 --hidden_size 64 --nproc 2 --save settings.ini/x', ['save: ', 'settings.ini is a file']),
+    ('search --analytic a100 --model_size llama-7b --num_gpus_per_node 0', ['num_gpus_per_node: 0 (allowed: above 0)']),
+    ('search --analytic a100 --model_size llama-7b --disable_dp 2', ['disable_dp: 2 (allowed: 0, 1)']),
 ])
 def test_errors_are_one_line(line, words, capsys):
     rc,out,err = run(capsys, line)
@@ -213,6 +217,9 @@ def test_doctor(capsys, monkeypatch):
     assert rc==1 and 'to put right: disk' in out and '--dir' in out
     rc,out,err = run(capsys, 'doctor --num_nodes 2 --min_disk_gib 0')
     assert rc==2 and '--master_port' in err
+    for k,v in dict(NUM_NODES='2', NODE_RANK='1', MASTER_ADDR='localhost', MASTER_PORT='29500').items(): monkeypatch.setenv(k, v) # as train reads them
+    rc,out,_ = run(capsys, 'doctor --min_disk_gib 0')
+    assert rc==1 and 'localhost is 127.0.0.1, this node itself' in out
 
 @pytest.mark.skipif(not shutil.which('zsh'), reason='no zsh here')
 def test_completion_zsh(tmp_path):

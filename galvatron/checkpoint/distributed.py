@@ -501,10 +501,11 @@ def tensor_differences(
     bad = [f'{n} is {list(saved[n])} in the checkpoint, {list(wanted[n])} in the model' for n in wanted if n in saved and tuple(saved[n])!=tuple(wanted[n])]
     return [f'missing in the checkpoint: {n}' for n in missing] + [f'not in the model: {n}' for n in extra] + bad
 
-def raise_if(problems:list, where):
-    "One GalvatronError for a list of problems, if there are any"
+def raise_if(problems:list, where, most:int=8):
+    "One GalvatronError for a list of problems, if there are any; of a long list the first `most` and how many more"
     if len(problems)==1: raise GalvatronError(f'{where} cannot be loaded: {problems[0]}')
-    if problems: raise GalvatronError('\n  - '.join([f'{where} cannot be loaded:', *problems]))
+    more = [f'and {len(problems)-most} more'] if len(problems)>most+1 else []
+    if problems: raise GalvatronError('\n  - '.join([f'{where} cannot be loaded:', *(problems[:most] if more else problems), *more]))
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #9af8dccd
 def _optimizer_keys(saved)->list: return sorted({n.split('.')[1] for n in saved if n.startswith('optimizer.')})
@@ -565,7 +566,7 @@ def other_plan(
 )->GalvatronError: # to raise
     "Says that a plan is not the same, and shows both"
     return GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
-                          f"saved on {ranks} ranks:\n{saved or '(converted, no plan)'}\nthis run, on {model.place.world} ranks:\n{model.plan}")
+                          f"saved on {ranks} rank{'s'*(ranks!=1)}:\n{saved or '(converted, no plan)'}\nthis run, on {model.place.world} rank{'s'*(model.place.world!=1)}:\n{model.plan}")
 
 @patch
 def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
@@ -648,7 +649,7 @@ def show_text(
     for r in rows or show(root, contents):
         mark = ' (latest)' if f"iter_{r['iteration']:07d}"==latest else ''
         health = ('; '.join(r['problems'])) or ('whole, contents read' if contents else 'whole')
-        how = f"saved {r['saved']} on {r['ranks']} ranks, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
+        how = f"saved {r['saved']} on {r['ranks']} rank{'s'*(r['ranks']!=1)}, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
         size = f"{r['bytes']/2**20:,.1f} MiB, {how}: " if r['saved'] else '' # unknown where checkpoint.json cannot be read
         out.append(f"iteration {r['iteration']}{mark}: {size}{health}")
     return '\n'.join(out)

@@ -496,10 +496,13 @@ def h2g(
     out, # checkpoint folder to make
     model_type:str=None, # our name of the family, if the config's own should be checked against it
 )->Path: # folder of the iteration
-    "Write a Hugging Face folder as a checkpoint that any plan can load; GalvatronError if it is not a whole model"
+    "Write a Hugging Face folder as a checkpoint that any plan can load; GalvatronError if it is not a whole model, or if the folder to make is taken"
+    if ours := (iterations(path) or (Path(path)/'checkpoint.json').exists()) and 'a checkpoint of Galvatron; convert g2h makes a Hugging Face folder of it' or earlier_saves(path) and held_instead(path):
+        raise GalvatronError(f'{path}: no Hugging Face folder, but {ours}')
     path, spec = Path(path), ModelSpec.from_hf(path)
     check_family(path, model_type, spec.model_type)
-    if trained := [i for i in iterations(out) if i]: raise GalvatronError(f'{out}: holds trained iterations ({", ".join(map(str, trained))}); converted weights need a folder of their own')
+    if Path(out).exists() and (not Path(out).is_dir() or {p.name for p in Path(out).iterdir()} - {'.iter_0000000.tmp', 'tokenizer'}): # those two: of a conversion that was killed
+        raise GalvatronError(f'{out}: exists already')
     stored = from_published(open_weights(path), names_of(spec.config['model_type'], True))
     named = (json.loads((path/'config.json').read_text()).get('architectures') or [None])[0]
     wanted, tied = parameter_shapes(spec.hf_config(), named)

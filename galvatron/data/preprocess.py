@@ -219,6 +219,8 @@ def _workers(args:PreprocessArgs):
         threads.shutdown(cancel_futures=True)
 
 # %% ../../nbs/42_data.preprocess.ipynb #dca1da6e
+def _count(n:int, what:str)->str: return f"{n:,} {what}{'s'*(n!=1)}"
+
 @dataclass
 class Report:
     "What a run of the tool did"
@@ -228,7 +230,7 @@ class Report:
     bad:int # Lines left out
     def __str__(self):
         bad = f'; {self.bad:,} bad lines were left out' if self.bad else ''
-        return f'{self.documents:,} documents, {self.tokens:,} tokens{bad}: ' + ', '.join(self.prefixes)
+        return f"{_count(self.documents, 'document')}, {_count(self.tokens, 'token')}{bad}: " + ', '.join(self.prefixes)
 
 # %% ../../nbs/42_data.preprocess.ipynb #9cff4cfc
 def _check(args:PreprocessArgs):
@@ -329,7 +331,8 @@ def data_show(
     "Documents, tokens, type, lengths and the first tokens, decoded where the tokenizer is known"
     ds = IndexedDataset(prefix)
     about = read_about(prefix)
-    lines = [f'{prefix}: {ds.n_documents:,} documents, {len(ds):,} sequences, {ds.n_tokens:,} {ds.dtype} tokens, {(ds.n_bytes+os.path.getsize(prefix+".idx"))/2**20:.1f} MiB']
+    counts = ', '.join([_count(ds.n_documents, 'document'), _count(len(ds), 'sequence'), _count(ds.n_tokens, f'{ds.dtype} token')])
+    lines = [f'{prefix}: {counts}, {(ds.n_bytes+os.path.getsize(prefix+".idx"))/2**20:.1f} MiB']
     if len(ds):
         q = np.percentile(ds.lengths, [0,50,90,100]).astype(int)
         lines.append('tokens in a sequence: least {:,}, median {:,}, 90 % {:,}, most {:,}'.format(*q))

@@ -95,7 +95,7 @@ class TrainArgs:
     check_for_nan:bool=True # Stop when the loss is not a number
     allow_tf32:int=1 # TF32 for single-precision products
     peak_tflops:float|None=None # Peak of one device, for MFU; default: by its name
-    distributed_timeout_minutes:float=10. # How long a collective may take
+    distributed_timeout_minutes:float=10. # How long a collective may take, and how long nodes wait for each other at the start
 
     def __post_init__(self): self.check()
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['init_distributed', 'end_with_parent', 'RankError', 'free_port', 'run_ranks', 'torchrun_arguments', 'address_to',
-           'interface_of', 'torchrun', 'visible_gpus', 'LaunchArgs', 'is_rank', 'relaunch', 'end_rank']
+           'interface_of', 'torchrun', 'visible_gpus', 'from_env', 'LaunchArgs', 'is_rank', 'relaunch', 'end_rank']
 
 # %% ../../nbs/28_runtime.launch.ipynb #3dea3a85
 import faulthandler, importlib, os, pickle, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
@@ -234,10 +234,12 @@ def torchrun_arguments(
     master_port:int|None=None, # port on node 0; needed with several nodes
     module:str='galvatron', # what `python -m` runs on every rank
     local_addr:str|None=None, # address under which the other nodes reach this one; None: what its host name stands for
+    meet_s:float=600, # how long it waits for the other nodes
 )->list:
     "Arguments of torchrun for this node"
     if nnodes>1 and master_port is None: raise GalvatronError(f'{nnodes} nodes need --master_port (MASTER_PORT), the same number on each')
-    meet = ['--standalone'] if nnodes==1 else [f'--nnodes={nnodes}', '--rdzv-backend=c10d', f'--rdzv-endpoint={master_addr}:{master_port}', '--rdzv-id=galvatron', f'--rdzv-conf=is_host={int(node_rank==0)}']
+    conf = f'is_host={int(node_rank==0)},join_timeout={max(1, round(meet_s))},read_timeout={max(1, round(meet_s))}'
+    meet = ['--standalone'] if nnodes==1 else [f'--nnodes={nnodes}', '--rdzv-backend=c10d', f'--rdzv-endpoint={master_addr}:{master_port}', '--rdzv-id=galvatron', f'--rdzv-conf={conf}']
     here = [f'--local-addr={local_addr}'] if local_addr and nnodes>1 else []
     return [*meet, *here, f'--nproc-per-node={nproc}', '-m', module, *map(str, argv)]
 
@@ -277,7 +279,7 @@ def _agent(argv)->int:
     try: run(args := parse_args(argv))
     except SignalException as e: return 128+e.sigval
     except RendezvousError:
-        print(f'galvatron: error: the nodes did not meet at {args.rdzv_endpoint}: is every node started, with the same --num_nodes, --master_addr and --master_port?', file=sys.stderr)
+        print(f'galvatron: error: the nodes did not meet at {args.rdzv_endpoint}, or no longer reach it: is every node started, with the same --num_nodes, --master_addr and --master_port?', file=sys.stderr)
         return 2
     except ChildFailedError as e:
         rank, failure = e.get_first_failure()
@@ -306,7 +308,7 @@ def torchrun(
     here = address_to(kwargs.get('master_addr', '')) if kwargs.get('nnodes', 1)>1 else None
     link = here and interface_of(here)
     cmd = [sys.executable, '-m', 'galvatron.runtime.launch', '--agent', *torchrun_arguments(argv, nproc, local_addr=here, **kwargs)]
-    if here: print(f"node {kwargs['node_rank']} of {kwargs['nnodes']}: meeting the others at {kwargs['master_addr']}:{kwargs['master_port']}", file=sys.stderr)
+    if here: print(f"node {kwargs['node_rank']} of {kwargs['nnodes']}: meeting the others at {kwargs['master_addr']}:{kwargs['master_port']} (waiting up to {kwargs.get('meet_s', 600):g} s)", file=sys.stderr, flush=True)
     env = {'OMP_NUM_THREADS':'1', 'TORCH_CPP_LOG_LEVEL':'FATAL', **({'GLOO_SOCKET_IFNAME':link} if link else {}), **os.environ}
     p = subprocess.Popen(cmd, env=env, start_new_session=True)
     told = []
@@ -329,8 +331,11 @@ def visible_gpus()->int:
     return there if chosen is None else min(there, len([c for c in chosen.split(',') if c.strip()]))
 
 # %% ../../nbs/28_runtime.launch.ipynb #fc8998b9
-def _env(name, kind=int):
-    "A field with a variable of the environment as its default"
+def from_env(
+    name:str, # of the variable
+    kind=int, # what it holds
+):
+    "A field of a dataclass with a variable of the environment as its default, None if that is not set"
     def read():
         try: return kind(os.environ[name]) if os.environ.get(name) else None
         except ValueError: raise GalvatronError(f'{name}={os.environ[name]}: a whole number is wanted in this variable of the environment') from None
@@ -340,16 +345,17 @@ def _env(name, kind=int):
 @dataclass
 class LaunchArgs:
     "Where it runs"
-    nproc:int|None=_env('NUM_GPUS_PER_NODE') # Processes on this node (NUM_GPUS_PER_NODE); default: its GPUs, or 1
-    num_nodes:int|None=_env('NUM_NODES') # Nodes (NUM_NODES); default 1
-    node_rank:int|None=_env('NODE_RANK') # Number of this node (NODE_RANK); default 0
-    master_addr:str|None=_env('MASTER_ADDR', str) # Address of node 0 (MASTER_ADDR)
-    master_port:int|None=_env('MASTER_PORT') # Port on node 0 (MASTER_PORT)
+    nproc:int|None=from_env('NUM_GPUS_PER_NODE') # Processes on this node (NUM_GPUS_PER_NODE); default: its GPUs, or 1
+    num_nodes:int|None=from_env('NUM_NODES') # Nodes (NUM_NODES); default 1
+    node_rank:int|None=from_env('NODE_RANK') # Number of this node (NODE_RANK); default 0
+    master_addr:str|None=from_env('MASTER_ADDR', str) # Address of node 0 (MASTER_ADDR)
+    master_port:int|None=from_env('MASTER_PORT') # Port on node 0 (MASTER_PORT)
     time_limit:float|None=None # Seconds after which everything is ended
 
     def __post_init__(self):
         if self.nproc is None: self.nproc = visible_gpus() or 1
-        self.num_nodes, self.node_rank, self.master_addr = self.num_nodes or 1, self.node_rank or 0, self.master_addr or '127.0.0.1'
+        if self.num_nodes is None: self.num_nodes = 1
+        self.node_rank, self.master_addr = self.node_rank or 0, self.master_addr or '127.0.0.1'
         if self.nproc<1 or self.num_nodes<1: raise GalvatronError(f'nproc {self.nproc} and num_nodes {self.num_nodes} must be at least 1')
         if self.time_limit is not None and not self.time_limit>0: raise GalvatronError(f'time_limit: {self.time_limit} is not allowed (allowed: above 0)')
         if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')
@@ -365,10 +371,11 @@ def is_rank()->bool:
 def relaunch(
     where:LaunchArgs, # where it runs
     argv:list, # the whole command line, for every rank
+    meet_s:float=600, # how long it waits for the other nodes
 )->int: # exit code
     "Run this command line on all ranks of this node"
     w = where
-    return torchrun(argv, w.nproc, w.time_limit, nnodes=w.num_nodes, node_rank=w.node_rank, master_addr=w.master_addr, master_port=w.master_port)
+    return torchrun(argv, w.nproc, w.time_limit, nnodes=w.num_nodes, node_rank=w.node_rank, master_addr=w.master_addr, master_port=w.master_port, meet_s=meet_s)
 
 # %% ../../nbs/28_runtime.launch.ipynb #b2241ea9
 def end_rank(

@@ -455,8 +455,10 @@ def _start(self:Trainer, train):
     if n: Path(folder or '.').mkdir(parents=True, exist_ok=True)
     self.tracer = Tracer(self.step+min(5, self.total-self.step-n), n, Path(folder or '.')/f'trace_rank{self.rank}.json')
     self.log.say(f"{self.spec}\n{self.plan.table(self.world)}\n{self.options.mixed_precision} on {self.world} x {torch.cuda.get_device_name(self.device) if self.device.type=='cuda' else 'CPU'}"
-                 f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal\nattention runs in the first of these kernels that takes its shapes: '
-                 + ', '.join(k.name.removesuffix('_ATTENTION').lower() for k in kernel_order(self.options.flash_attn)))
+                 f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal')
+    if self.device.type=='cuda': # a CPU has no choice of kernels
+        kernels = ', '.join(k.name.removesuffix('_ATTENTION').lower() for k in kernel_order(self.options.flash_attn))
+        self.log.say(f'attention runs in the first of these kernels that takes its shapes: {kernels}')
     self.leaving = Leaving(self.world, a.exit_duration, bool(a.save)) if a.save or a.exit_duration else None
     reset_memory(self.device)
 
