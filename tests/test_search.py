@@ -365,6 +365,19 @@ def test_nothing_is_written_where_nothing_fits(tmp_path):
     with pytest.raises(GalvatronError, match='leanest'): run_search(a, LLAMA)
     assert not (tmp_path/'configs').exists() and (tmp_path/'logs').exists()
 
+def test_folders_are_looked_at_before_the_search(tmp_path, monkeypatch):
+    (file := tmp_path/'file').write_text('')
+    monkeypatch.setattr('galvatron.search.engine.search', lambda *a: pytest.fail('searched'))
+    for kw in (dict(log_dir=str(file)), dict(log_dir=str(tmp_path), output_config_path=str(file/'below'))):
+        with pytest.raises(GalvatronError, match='file is not a folder that can be written'): run_search(SearchArgs(settle_bsz=32, analytic='a100', **kw), LLAMA)
+
+def test_profiles_of_two_devices_are_named(capsys):
+    from galvatron.search.engine import _of_one_device
+    _, h, p, _ = setup(LLAMA)
+    for device, said in (('cpu', True), ('A100-SXM4', False), ('', False)):
+        _of_one_device(h, replace(p, device=device))
+        assert ('measured on A100 and the layers on cpu' in capsys.readouterr().err)==said
+
 def test_explain_names_what_is_better(tmp_path):
     *m, a = setup(LLAMA, memory_constraint=36, settle_bsz=64)
     text = explain(Plan.uniform(32, 8, global_tp_deg=8, global_train_batch_size=64, chunks=16, vocab_tp=8, pipeline_type='pipedream_flush'), *m, a)

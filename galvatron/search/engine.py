@@ -10,7 +10,7 @@ __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRIC
            'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
-import heapq, sys, time
+import heapq, os, sys, time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
@@ -24,7 +24,7 @@ from ..cost.communication import shard_group
 from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table
+from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from .solve import FAR, NEVER, PER_MICRO, STEP, Chain, Effort, Pipeline, Solution, can_fit, edge_bounds, least_budget, prefix_suffix, prepare, slowest_stage, solve, standard_paths
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
@@ -742,10 +742,11 @@ CLOSE, ROUGHLY = 2e-4, 5e-3 # of the memory, to which the least is found; the sa
 def leanest(
     self:Engine,
     close:float = CLOSE, # Of the memory, to which the least is found
+    lean:list = None, # The configurations of the smallest batch, if they are known
 ) -> tuple: # (MiB of a GPU, its plan or None)
     "The plan that needs least memory, at the smallest batch"
     best, at = np.inf, None
-    for need, _, c, chain in self.lean_chains():
+    for need, _, c, chain in self.lean_chains() if lean is None else lean:
         if need*(1+close) >= best: break
         low, high = need, best*(1-close) if at else need*(1+close)
         while not (ok := self.holds(c, chain, high)) and not at and high < 16*need: low, high = high, high+2*(high-need)
@@ -764,15 +765,18 @@ HELPS = dict(default_dp_type='zero2', disable_ckpt=0, disable_sdp=0, disable_tp=
              async_grad_reduce=False, fine_grained_mode=1, pin=[])
 
 @patch
-def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest plan would need)
-    "Switches that lower what the leanest plan needs"
+def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest plan would need, True if it would need that at least)
+    "Switches that may lower what the leanest plan needs; where already a bound does not fit, no plan is looked for"
     a, out = self.args, []
     changes = [{k: v} for k, v in HELPS.items() if getattr(a, k)!=v] + [{k: 2*getattr(a, k)} for k in ('max_tp_deg', 'max_pp_deg') if 2*getattr(a, k)<=a.world_size]
     if a.settle_bsz>1: changes.append({'settle_bsz': a.settle_bsz//2})
     for change in changes:
-        try: other = Engine(self.spec, self.hardware, self.profile, replace(a, **change)).leanest(ROUGHLY)[0]
+        try: lean = (other := Engine(self.spec, self.hardware, self.profile, replace(a, **change))).lean_chains()
         except GalvatronError: continue
-        if other < need*0.99: out.append((' '.join(f'{k}={v}' for k, v in change.items()), other))
+        least = lean[0][0]*(1+RESERVE)+context_mib(self.hardware) if lean else np.inf
+        only = least > a.memory_mib
+        if not only: least = other.leanest(ROUGHLY, lean)[0]
+        if least < need*0.99: out.append((' '.join(f'{k}={v}' for k, v in change.items()), least, only))
     return sorted(out, key=lambda o: o[1])
 
 # %% ../../nbs/12_search.engine.ipynb #086a5fd0
@@ -792,8 +796,8 @@ def nothing_fits(self:Engine) -> str:
     text = [f'no plan fits into {have}: the leanest one needs {_gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({_gib(v)})" for k, v in terms)}']
     tips = self.advice(need)
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
-    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m in fits[:4]]
-    elif tips: text += [f'what helps most: {w} ({_gib(m)})' for w, m in tips[:3]] + ['but none of it is enough alone']
+    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m, _ in fits[:4]]
+    elif tips: text += [f"what may help most: {w} ({'at least ' if only else ''}{_gib(m)})" for w, m, only in tips[:3]] + ['but none of it is enough alone']
     return '\n  '.join(text)
 
 # %% ../../nbs/12_search.engine.ipynb #9b8fb183
@@ -956,12 +960,19 @@ def _read_model(args:SearchArgs, spec:ModelSpec) -> ModelProfile:
     return ModelProfile.from_documented({k: read_json(named[k]/f) for k, f in model_files(args.mixed_precision, spec.name).items() if k in named}, spec, args.mixed_precision)
 
 # %% ../../nbs/12_search.engine.ipynb #496cb30a
+def _of_one_device(hardware, profile):
+    "Both, and a warning if they were measured on different devices"
+    a, b = (x.device.lower() for x in (hardware, profile))
+    if a and b and not (a in b or b in a or a[:3]==b[:3]=='cpu'):
+        print(f'galvatron: warning: the cluster was measured on {hardware.device} and the layers on {profile.device}: times of one do not go with the other', file=sys.stderr)
+    return hardware, profile
+
 def read_profiles(
     args:SearchArgs,
     spec:ModelSpec, # The model
 ) -> tuple: # (HardwareProfile, ModelProfile)
     "The profiles that the options name, or formulas with `analytic`"
-    if not args.analytic: return _read_hardware(args, spec), _read_model(args, spec)
+    if not args.analytic: return _of_one_device(_read_hardware(args, spec), _read_model(args, spec))
     return HardwareProfile.analytic(args.analytic, args.num_nodes, args.num_gpus_per_node), ModelProfile.analytic(spec, args.analytic, args.mixed_precision)
 
 # %% ../../nbs/12_search.engine.ipynb #e8e24cef
@@ -1025,28 +1036,40 @@ def _write_curve(r:SearchResult, stem):
     "The curve of throughput against memory as a table and a picture"
     e = r.engine
     rows = memory_curve(e.spec, e.hardware, e.profile, e.args)
+    stem.parent.mkdir(parents=True, exist_ok=True)
     Path(f'{stem}.csv').write_text('memory_gib,samples_per_s,plan\n' + ''.join(f'{b:.3f},{t:.6g},"{p.text(e.args.world_size) if p else ""}"\n' for b, t, p in rows))
     draw_curve(rows).figure.savefig(f'{stem}.png', bbox_inches='tight', dpi=150)
     return [f'{stem}.csv', f'{stem}.png']
 
 # %% ../../nbs/12_search.engine.ipynb #683ab06d
+def _check_folder(option, folder):
+    "Refuse a folder that could not be written"
+    there = os.path.abspath(folder)
+    while not os.path.exists(there): there = os.path.dirname(there)
+    if not (os.path.isdir(there) and os.access(there, os.W_OK|os.X_OK)): raise GalvatronError(f'{option} {folder}: {there} is not a folder that can be written')
+
+def _try_to_write(write, *args):
+    "What `write` returns; if it fails, the user is told, and what was found is not lost"
+    try: return write(*args)
+    except (OSError, GalvatronError) as e: print(f'galvatron: warning: {e}', file=sys.stderr)
+
 def run_search(
     args:SearchArgs, # Options
     spec:ModelSpec, # The model
 ) -> SearchResult:
     "Read profiles, search, report, and write strategy file and log"
+    folder, out = _log_folder(args, spec.name), args.output_config_path or 'configs'
+    _check_folder('log_dir', folder); _check_folder('output_config_path', out)
     r = search(spec, *read_profiles(args, spec), args)
     text = report(r)
     print(text)
-    folder = _log_folder(args, spec.name)
-    folder.mkdir(parents=True, exist_ok=True)
     if r.plan:
-        r.file = save_plan(r, args.output_config_path or 'configs')
-        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in _write_curve(r, folder/'memory_curve')] if args.memory_curve else [])
+        r.file = save_plan(r, out)
+        more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in _try_to_write(_write_curve, r, folder/'memory_curve') or ()] if args.memory_curve else [])
         more = '\n'.join([*more, banner('Galvatron Search Engine End Searching')])
         print(more)
         text += '\n'+more
-    (folder/'search.log').write_text(text+'\n')
+    _try_to_write(write_text, folder/'search.log', text+'\n')
     if not r.plan: raise GalvatronError(r.engine.nothing_fits())
     return r
 
