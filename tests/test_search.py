@@ -82,17 +82,21 @@ def value(c, s):
 
 @pytest.mark.parametrize('block', range(8))
 def test_equals_brute_force(block):
-    "400 random problems, exactly, with a complete proof"
-    solved = 0
+    "400 random problems, exactly, with a complete proof; no bound is above the best plan, and what polishing finds is a plan of the time it states"
+    solved, polished = 0, 0
     for seed in range(50*block, 50*block+50):
         c = random_chain(np.random.default_rng(seed))
         s, want = solve(c), brute(c)
         assert np.isfinite(s.ms)==np.isfinite(want), (seed, s, want)
+        assert (p := prepare(c)).bound <= want*(1+1e-9), (seed, p.bound, want)
+        if c.pp>1 and seed%2==0 and (near := p.polish()).layers:
+            polished += 1
+            assert abs(value(c, near)-near.ms) <= 1e-9*want and near.ms >= want*(1-1e-9), (seed, near, want)
         if not s.layers: continue
         solved += 1
         assert abs(s.ms-want) <= 1e-9*want and abs(s.bound-s.ms) <= 1e-9*want, (seed, s, want)
         assert abs(value(c, s)-s.ms) <= 1e-9*want
-    assert solved > 35
+    assert solved > 35 and polished > 2
 
 def test_largest_small_problems():
     "Six layers, eight strategies, three stages: 2.6 million plans each"
@@ -181,8 +185,8 @@ def test_engine_equals_brute_force(gpus, layers, space, sp):
                 if (8//chunks)%v.dp(gpus//pp): continue
                 for layer in product(ok, repeat=layers):
                     p = predict(Plan(layer, v, pp, division, kind, chunks, 8), pricer=e.pricer)
-                    plans.append((p.iteration_ms, p.peak_mib, p.bound_mib))
-    ms, peak, bound = np.array(plans).T
+                    plans.append((p.iteration_ms, p.peak_mib, p.bound_mib, pp, chunks, kind=='gpipe'))
+    ms, peak, bound, *shared = np.array(plans).T
     rng, least, between = np.random.default_rng(gpus), peak.min(), 0
     fast = np.argsort(ms)[:3*len(ms)//10]
     hidden = [i for i in fast if bound[i]>peak[i]*1.002 and ms[i]<ms[bound<=peak[i]+0.01].min(initial=np.inf)*(1-1e-9)] # plans that the bound alone would leave out at a budget of their peak
@@ -193,6 +197,10 @@ def test_engine_equals_brute_force(gpus, layers, space, sp):
         r = search(*m, replace(a, memory_constraint=budget/1024))
         check(r, a)
         assert abs(r.plans[0].ms-want) <= 1e-9*want, (budget, want, r.plan)
+        families = [(table, chunks, kind) for table, chunks, kind in r.engine.families() if n%7==0]
+        for low, (table, chunks, kind) in zip(r.engine.first_bounds(families) if families else (), families):
+            inside = np.all([x==y for x, y in zip(shared, (table.sheet.pp, chunks, kind=='gpipe'))], 0) & (peak<=budget)
+            assert 0 < low <= ms[inside].min(initial=np.inf)/8*(1+1e-9), (budget, table.sheet.pp, chunks, kind)
     assert len(ms)>2500 and between>=3 and not search(*m, replace(a, memory_constraint=least*0.9999/1024)).plan
 
 def test_moments_are_those_of_predict():
