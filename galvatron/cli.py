@@ -471,11 +471,11 @@ def profile_model(argv):
 @command('search', 'Search', 'find the fastest plan that fits, layer by layer')
 def search(argv):
     from galvatron.search.engine import run_search
-    from galvatron.search.space import SearchArgs, check_args
+    from galvatron.search.space import SearchArgs
     about = ('Search the fastest plan that fits in memory, and write its strategy file.\n\n'
              '  galvatron search --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --settle_bsz 64 --analytic a100')
     model,args,out,*_ = parse('search', argv, ModelArgs, SearchArgs, OutputArgs, about=about)
-    with hushed(out): r = run_search(check_args(args), model.spec())
+    with hushed(out): r = run_search(args, model.spec())
     if out.json: say('', dict(file=str(r.file), seconds=r.seconds, proved_within=r.gap, **price_facts(r.prediction)), out)
 
 def price_facts(
@@ -489,11 +489,11 @@ def price_facts(
 @command('explain', 'Search', 'price a strategy file, and say what is better')
 def explain_plan(argv):
     from galvatron.search.engine import run_explain
-    from galvatron.search.space import SearchArgs, check_args
+    from galvatron.search.space import SearchArgs
     about = ('Price a strategy file, say what binds it, and what the search would choose instead.\n\n'
              '  galvatron explain plan.json --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --analytic a100')
     model,args,out,pos,_ = parse('explain', argv, ModelArgs, SearchArgs, OutputArgs, about=about, plan='Strategy file')
-    with hushed(out): p = run_explain(pos.plan, check_args(args), model.spec())
+    with hushed(out): p = run_explain(pos.plan, args, model.spec())
     if out.json: say('', dict(file=pos.plan, **price_facts(p)), out)
 
 # %% ../nbs/60_cli.ipynb #a9faa5ef

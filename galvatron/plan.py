@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
-           'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'LayerStrategy',
-           'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json', 'write_text', 'auto_chunks',
-           'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
+           'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'divisors',
+           'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
+           'write_text', 'auto_chunks', 'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, json, math, os, re, tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from fastcore.basics import patch
@@ -44,9 +45,11 @@ def _grouped(found, entry='layer'):
     return [f'{key}, {_where(idx, entry)}: {text}' for (key,text),idx in places.items()]
 
 # %% ../nbs/00_plan.ipynb #27f883c2
-def _divisors(n):
+@lru_cache(None)
+def divisors(n:int, most:int|None=None)->tuple:
+    "Divisors of `n`, ascending, up to `most`"
     low = [i for i in range(1, math.isqrt(n)+1) if n%i==0] if n>0 else []
-    return low+[n//i for i in low[::-1] if i*i!=n]
+    return tuple(d for d in low+[n//i for i in low[::-1] if i*i!=n] if most is None or d<=most)
 
 def _allowed(xs):
     xs = list(map(str, xs))
@@ -502,12 +505,12 @@ def _plan_violations(self:Plan):
         if getattr(self, key)<1: yield f'{key}: {getattr(self, key)} (allowed: whole numbers from 1)'
     if self.pp_deg>=1: yield from self._stage_violations()
     if self.global_bsz>=1 and self.chunks>=1 and self.global_bsz%self.chunks:
-        yield f'chunks: {self.chunks} does not divide global_bsz {self.global_bsz} {_allowed(_divisors(self.global_bsz))}'
+        yield f'chunks: {self.chunks} does not divide global_bsz {self.global_bsz} {_allowed(divisors(self.global_bsz))}'
     yield from self._unwritable()
 
 # %% ../nbs/00_plan.ipynb #1926f182
 def _width_violation(width, n):
-    if width<1 or n%width: return f'{width} does not divide the {n} ranks of a stage {_allowed(_divisors(n))}'
+    if width<1 or n%width: return f'{width} does not divide the {n} ranks of a stage {_allowed(divisors(n))}'
 
 @patch
 def _batch_violation(self:Plan, strategy, n):
@@ -523,7 +526,7 @@ def _world_violations(self:Plan, world_size):
     "What is wrong on `world_size` ranks"
     if world_size<1: yield f'world_size: {world_size} (allowed: whole numbers from 1)'
     elif self.pp_deg<1: return
-    elif world_size%self.pp_deg: yield f'pp_deg: {self.pp_deg} does not divide {world_size} ranks {_allowed(k for k in _divisors(world_size) if k<=self.n_layers)}'
+    elif world_size%self.pp_deg: yield f'pp_deg: {self.pp_deg} does not divide {world_size} ranks {_allowed(k for k in divisors(world_size) if k<=self.n_layers)}'
     else:
         n = self.stage_size(world_size)
         def rule(i, s):
@@ -568,10 +571,10 @@ def _model_violations(self:Plan, spec, options, n):
     def rule(i, s):
         misfits = lambda w: list(_misfits(spec.layer_type(i), w, s.ulysses, options.sequence_parallel, [n for n,_ in spec.stream(i)]))
         for m in misfits(s.width) if s.width>1 else ():
-            yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in _divisors(n) if not misfits(w))}"
+            yield 'tp_sizes_enc', f"{'Ulysses' if s.ulysses else 'tensor'} width {s.width} {m} {_allowed(w for w in divisors(n) if not misfits(w))}"
     yield from _grouped((key,i,text) for i,s in enumerate(self.layers) for key,text in rule(i, s))
     misfit = lambda w: _vocab_misfit(spec, w, self.vocab.ulysses, options.sequence_parallel)
-    if m := misfit(self.vocab.width): yield f'vtp: {self.vocab.width} {m} {_allowed(w for w in _divisors(n) if not misfit(w))}'
+    if m := misfit(self.vocab.width): yield f'vtp: {self.vocab.width} {m} {_allowed(w for w in divisors(n) if not misfit(w))}'
 
 # %% ../nbs/00_plan.ipynb #11642372
 @patch
@@ -601,7 +604,7 @@ def auto_chunks(
 )->int: # Micro-batches
     "One without a pipeline, otherwise micro-batches of about four samples a rank, as evenly as the batch allows"
     want = 1 if pp_deg==1 else max(1, math.ceil(global_bsz//stage_size/4))
-    return max([c for c in _divisors(global_bsz) if c<=want and global_bsz//c%dp==0], default=1)
+    return max([c for c in divisors(global_bsz) if c<=want and global_bsz//c%dp==0], default=1)
 
 # %% ../nbs/00_plan.ipynb #32624487
 @patch(cls_method=True)

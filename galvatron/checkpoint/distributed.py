@@ -121,8 +121,6 @@ def _copy_number(g)->int:
     rep,_,tp = mesh.get_coordinate()
     return (rep*mesh.size(2)+tp if g.rule.shard is None else rep)%g.copies
 
-
-
 # %% ../../nbs/30_checkpoint.distributed.ipynb #79b454a5
 def _add(pieces:dict, name:str, g, t:Tensor, fill:bool, mine:bool):
     "Enter a tensor that follows parameter `g` (or one number) under a name"

@@ -17,7 +17,7 @@ from .layer import MIB
 from .pipeline import (BLUE, CYAN, GREEN, MEMORY_COLOURS, MEMORY_KINDS, PURPLE, RED, TIME_COLOURS, TIME_KINDS, YELLOW, Prediction, Pricer, Svg, above, at,
                                      draw_timeline, predict, text_at, ticks)
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy, _divisors
+from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy, divisors
 from ..profile.files import HardwareProfile, ModelProfile
 
 # %% ../../nbs/09_cost.explore.ipynb #a509cd87
@@ -238,7 +238,7 @@ def overview(self:Explorer, c:Choice) -> Svg:
 def controls(e:Explorer, start:Choice) -> dict: # name of a field of the choice -> widget
     "One widget for each field of a choice"
     import ipywidgets as w
-    world, slide = _divisors(e.hardware.world_size), lambda options, value: w.SelectionSlider(options=options, value=value)
+    world, slide = divisors(e.hardware.world_size), lambda options, value: w.SelectionSlider(options=options, value=value)
     seqs = sorted({p.seq for p in e.profile.points if p.kind=='layer'}) if len(e.spec.layer_types)==1 else [0]
     batches = sorted({2**i for i in range(13)} | {start.bsz})
     return dict(pp=slide(world, start.pp), width=slide(world, start.width), ulysses=w.Checkbox(start.ulysses), consecutive=w.Checkbox(start.consecutive), dp_type=w.ToggleButtons(options=['ddp', 'zero2', 'zero3'], value=start.dp_type),

@@ -7,8 +7,7 @@ __all__ = ['SUFFIXES', 'MEAN', 'STD', 'FolderPictures', 'ArrayPictures', 'pictur
            'MockImages', 'pixel_scale', 'image_datasets']
 
 # %% ../../nbs/45_data.images.ipynb #cd88691b
-import json
-import os
+import json, os
 from pathlib import Path
 from zipfile import BadZipFile
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, _divisors, html_table, text_table, write_text
+from ..plan import GalvatronError, divisors, html_table, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
@@ -468,7 +468,7 @@ def analytic(cls:HardwareProfile,
 ):
     "A profile from published figures, marked as such"
     dev,W = device_of(device),num_nodes*gpus_per_node
-    groups = [(n,d) for n in _divisors(W)[1:] for d in _divisors(W//n)]
+    groups = [(n,d) for n in divisors(W)[1:] for d in divisors(W//n)]
     tab = {(o,n,d): analytic_table(dev, o, n, d, gpus_per_node) for n,d in groups for o in OPS if d==W//n or not o.startswith('p2p')}
     return cls(num_nodes, gpus_per_node, tab, {o:ANALYTIC_OVERLAP for o in OPS}, dev.name, f'analytic {dev.name} {num_nodes}x{gpus_per_node}', True,
                dev.memory_mib, dev.matmul_tflops, dev.copy_gbps, dict(source='published figures'))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field
 from pathlib import Path
 
-from ..plan import GalvatronError, _divisors
+from ..plan import GalvatronError, divisors
 from .arguments import check_folder
 from .files import MIB,OPS,HardwareProfile,Table,check_machine,hardware_files,ranks_per_node,read_json
 
@@ -77,9 +77,9 @@ def groups_to_measure(
 )->list: # (size, stride)
     "Sizes and strides of the groups whose collectives are measured"
     out = []
-    for n in _divisors(world)[:0:-1]:
+    for n in divisors(world)[:0:-1]:
         seen = set()
-        for d in _divisors(world//n):
+        for d in divisors(world//n):
             k = ranks_per_node(n, d, gpus)
             if k not in seen or d==world//n: out.append((n,d)); seen.add(k)
     return out
@@ -312,7 +312,7 @@ def _collective_tables(s:Sweep)->list:
 def _p2p_tables(s:Sweep)->list:
     "Messages between pipeline stages, one way and both ways at once"
     out = []
-    for k in [k for k in _divisors(s.world)[1:] if k<=s.a.max_pp_deg]:
+    for k in [k for k in divisors(s.world)[1:] if k<=s.a.max_pp_deg]:
         parts = partition(s.world, k, s.world//k)
         group,chain = make_groups(s, parts)
         collective('all_reduce', 1024, group, s.device)() # the first exchange of a group must not be between two of it only
@@ -338,7 +338,7 @@ def overlaps(s:Sweep)->dict:
 # %% ../../nbs/04_profile.hardware.ipynb #3dae79b2
 def tables_in_sweep(world:int, gpus:int, a:ProfileHardwareArgs)->int:
     "How many tables a sweep has, for the progress bar"
-    return 4*len(groups_to_measure(world, gpus)) + 2*len([k for k in _divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
+    return 4*len(groups_to_measure(world, gpus)) + 2*len([k for k in divisors(world)[1:] if k<=a.max_pp_deg]) + (5 if world>1 else 0) + 1
 
 # %% ../../nbs/04_profile.hardware.ipynb #f7eee0ae
 def context_mib(device)->float:
@@ -458,11 +458,10 @@ def _cause(e)->str:
 # %% ../../nbs/04_profile.hardware.ipynb #f40fefe3
 def _as_rank(a):
     "One rank under torchrun"
-    from galvatron.runtime.launch import init_distributed
-    import torch.distributed as dist
+    from galvatron.runtime.launch import init_distributed, leave_group
     init_distributed('gloo' if a.device=='cpu' else None)
     got = sweep(asdict(a))
-    if dist.is_initialized(): dist.barrier(); dist.destroy_process_group() # not after a failure: nobody else would come
+    leave_group() # not after a failure: nobody else would come
     return got
 
 # %% ../../nbs/04_profile.hardware.ipynb #03268772

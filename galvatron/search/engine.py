@@ -624,28 +624,30 @@ def played(self:Engine, bound, c, problem, keep) -> float: # ms a sample
 
 # %% ../../nbs/12_search.engine.ipynb #a288b36f
 @patch
-def bound_open(self:Engine, queue, keep, enough) -> float: # ms a sample
-    "What nothing that is left in the queue can beat; the lowest are refined while that can raise the result"
-    tick = count(len(queue)+10**9)
-    while queue and queue[0][0] < enough and queue[0][1]<4 and self.effort.left > -EFFORT/2:
-        bound, level, n, what = heapq.heappop(queue)
-        for b, item in self.refine(level, what, bound, keep): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
+def climb(self:Engine, queue, enough, top, refine) -> float: # ms a sample
+    "What nothing in a heap of (bound, level, number, what) can beat; the lowest below level `top` are refined while that can raise the result"
+    numbers = count(10**9)
+    while queue and queue[0][0] < enough and queue[0][1] < top and self.effort.left > -EFFORT/2:
+        bound, level, _, what = heapq.heappop(queue)
+        for b, item in refine(level, what, bound): heapq.heappush(queue, (max(bound, b), level+1, next(numbers), item))
     return queue[0][0] if queue else np.inf
+
+@patch
+def bound_open(self:Engine, queue, keep, enough) -> float: # ms a sample
+    "What nothing that is left in the queue can beat"
+    return self.climb(queue, enough, 4, lambda level, what, bound: self.refine(level, what, bound, keep))
 
 # %% ../../nbs/12_search.engine.ipynb #6a394917
 @patch
 def bound_left_out(self:Engine, best) -> float: # ms a sample
     "What no plan with a number of micro-batches that was left out can beat"
-    families, tick = [(table, m, kind) for table, kind, left in self.left_out for m in left], count()
+    families = [(table, m, kind) for table, kind, left in self.left_out for m in left]
     least, most = {}, {}
     for b, (table, m, kind) in zip(self.first_bounds(families).tolist(), families):
         if b < best: least[table, kind], most[table, kind] = min(b, least.get((table, kind), b)), max(m, most.get((table, kind), 0))
-    queue = [(b, 0, next(tick), (*key, most[key], None)) for key, b in least.items()]
+    queue = [(b, 0, n, (*key, most[key], None)) for n, (key, b) in enumerate(least.items())]
     heapq.heapify(queue)
-    while queue and queue[0][0] < best and queue[0][1] < 3 and self.effort.left > -EFFORT/2:
-        bound, level, _, what = heapq.heappop(queue)
-        for b, item in self.refine_left_out(level, what, best): heapq.heappush(queue, (max(bound, b), level+1, next(tick), item))
-    return queue[0][0] if queue else np.inf
+    return self.climb(queue, best, 3, lambda level, what, _: self.refine_left_out(level, what, best))
 
 # %% ../../nbs/12_search.engine.ipynb #4c9e7127
 @patch
@@ -1058,6 +1060,7 @@ def run_search(
     spec:ModelSpec, # The model
 ) -> SearchResult:
     "Read profiles, search, report, and write strategy file and log"
+    check_args(args)
     folder, out = _log_folder(args, spec.name), args.output_config_path or 'configs'
     _check_folder('log_dir', folder); _check_folder('output_config_path', out)
     r = search(spec, *read_profiles(args, spec), args)
@@ -1080,6 +1083,7 @@ def run_explain(
     spec:ModelSpec, # The model
 ) -> Prediction: # Of the file's plan
     "Print what a strategy file costs, what binds it, and what the search would choose instead"
+    check_args(args)
     plan = Plan.load(path, args.world_size, spec, run_options(args))
     profiles = read_profiles(args, spec)
     print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))

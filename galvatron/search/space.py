@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OFF', 'SWITCHES', 'PINS', 'SearchArgs', 'run_options', 'is_off', 'uniform_only', 'contradictions', 'check_args',
-           'divisors', 'stage_counts', 'widths', 'layer_strategies', 'vocab_strategies', 'allowed', 'vocab_allowed',
-           'parse_pins', 'in_pins', 'obeys', 'batches', 'chunk_counts', 'count_plans']
+           'stage_counts', 'widths', 'layer_strategies', 'vocab_strategies', 'allowed', 'vocab_allowed', 'parse_pins',
+           'in_pins', 'obeys', 'batches', 'chunk_counts', 'count_plans']
 
 # %% ../../nbs/10_search.space.ipynb #11f455bb
 import re
@@ -16,7 +16,7 @@ from math import comb
 from fastcore.basics import patch
 
 from ..model_spec import LayerType, ModelSpec
-from ..plan import GalvatronError, LayerStrategy, RunOptions, VocabStrategy, _misfits, _vocab_misfit
+from ..plan import GalvatronError, LayerStrategy, RunOptions, VocabStrategy, _misfits, _vocab_misfit, divisors
 
 # %% ../../nbs/10_search.space.ipynb #6affd4d5
 @dataclass
@@ -118,9 +118,8 @@ def contradictions(args:SearchArgs) -> list: # messages
     if a.search_space in ('pp', 'dp+pp') and a.disable_pp: out.append(f'search_space {a.search_space} does not go with disable_pp 1')
     if a.embed_sdp==1 and a.disable_sdp: out.append('embed_sdp 1 does not go with disable_sdp 1')
     if a.settle_bsz>0 and a.settle_chunk>0 and a.settle_bsz%a.settle_chunk: out.append(f'settle_chunk {a.settle_chunk} does not divide settle_bsz {a.settle_bsz}')
-    for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'bsz_scale', 'costmodel_coe', 'top_k', 'make_vocab_size_divisible_by'):
+    for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'min_bsz', 'bsz_scale', 'costmodel_coe', 'top_k', 'make_vocab_size_divisible_by'):
         if not getattr(a, name)>0: out.append(f'{name}: {getattr(a, name)} (allowed: above 0)')
-    if not a.min_bsz>0: out.append(f'min_bsz: {a.min_bsz} (allowed: above 0)')
     if a.worker<0: out.append(f'worker: {a.worker} (allowed: 0 or more)')
     if a.settle_bsz<=0 and a.max_bsz<a.min_bsz: out.append(f'max_bsz {a.max_bsz} is below min_bsz {a.min_bsz}')
     named = [n for n in ('memory_profiling_path', 'time_profiling_path', 'allreduce_bandwidth_config_path', 'p2p_bandwidth_config_path', 'overlap_coe_path', 'sp_time_path') if getattr(a, n)]
@@ -140,13 +139,6 @@ def check_args(args:SearchArgs) -> SearchArgs:
     "The options themselves, if they can all hold; otherwise one error with everything that is wrong"
     if bad := contradictions(args): raise GalvatronError(f'search options: {bad[0]}' if len(bad)==1 else '\n  - '.join([f'search options: {len(bad)} things are wrong', *bad]))
     return args
-
-# %% ../../nbs/10_search.space.ipynb #7f7e61bb
-@lru_cache(None)
-def divisors(n:int, most:int=None) -> tuple:
-    "Divisors of `n`, ascending, up to `most`"
-    small = [d for d in range(1, int(n**0.5)+1) if n%d==0]
-    return tuple(d for d in sorted({*small, *(n//d for d in small)}) if most is None or d<=most)
 
 # %% ../../nbs/10_search.space.ipynb #bd9dcdde
 def stage_counts(
