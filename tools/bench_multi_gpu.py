@@ -49,6 +49,7 @@ def speed_plans(n_layers, world):
         'zero3, half recompute': (p(half(L(dp_type='zero3', recompute=True), z3), V(embed_sdp=True)), {}),
         'pp-gpipe x8': (p([L()]*n, chunks=8, **{**pp, 'pipeline_type':'gpipe'}), {}),
         'zero2, vtp': (p([z2]*n, V(world)), sp),
+        'ulysses, zero3 x2': (p([L(world, True, dp_type='zero3')]*n, V(world, True, True), chunks=2), {}),
     }
 
 def exact_plans(world):
@@ -280,10 +281,10 @@ def restart(args, n):
         if p.returncode: print(text[-1500:])
         return p.returncode, text
     out = dict(codes=[finish(start('zero3', 'a', 20, 10))[0]])
-    for plan in ('tp', 'pp'):
-        shutil.copytree(folder/'a', folder/f'{plan}0')
-        out['codes'].append(finish(start(plan, plan, 30, 100, 'a'))[0])
-    out['codes'].append(finish(start('zero3', 'z', 30, 100, 'a'))[0])
+    for plan in ('tp', 'pp'): shutil.copytree(folder/'a', folder/f'{plan}0')
+    going = [start(plan, to, 30, 100, 'a') for plan,to in (('tp', 'tp'), ('pp', 'pp'), ('zero3', 'z'))]    # side by side: most of their time is imports
+    out['codes'] += [finish(p)[0] for p in going]
+    print(' ', out['codes'], flush=True)
     same = losses('z')
     out['relative'] = {plan: max(abs(losses(plan)[s]/same[s]-1) for s in range(21, 31)) for plan in ('tp', 'pp')}
     p = start('zero3', 'k', 100000, 20)
