@@ -190,6 +190,78 @@ def test_the_last_record_is_that_of_the_last_step(tmp_path):
     last = t.fit(Ends(4000), Counting(64, 1))
     assert last['stopped']=='SIGTERM' and last['step']==t.step<100 and last['loss']==t.history[-1]['loss'] and last['eval_loss']>0
 
+def overflows(t, at):
+    "One number of a gradient becomes infinite in a step; the loss is not touched"
+    p = t.model.units[1].module.mlp.up_proj.weight
+    def poison(p):
+        if t.step==at-1: p.grad[0,0] = math.inf
+    p.register_post_accumulate_grad_hook(poison)
+
+def test_a_gradient_that_overflows_is_not_saved(tmp_path, monkeypatch):
+    "The run stops before weights that are no numbers become the latest checkpoint, and finishes the one that a slow disk is still writing; so a restart goes on"
+    from galvatron.checkpoint import distributed as checkpoint
+    from galvatron.runtime.train import TrainArgs, Trainer
+    slow = checkpoint.PieceWriter.write_data
+    monkeypatch.setattr(checkpoint.PieceWriter, 'write_data', lambda *args: (time.sleep(1), slow(*args))[1])
+    spec, plan, options = setup('1-1-1 x4')
+    args = dict(train_iters=6, save=str(tmp_path/'ck'), load=str(tmp_path/'x'/'..'/'ck'), save_interval=3, keep_last=1, eval_iters=0, tensorboard=False)
+    t = Trainer(spec, plan, TrainArgs(**args, async_save=True), options) # --load names the folder in another way
+    overflows(t, 4)
+    with pytest.raises(GalvatronError, match='step 4: the gradient norm is (inf|nan)'): t.fit(Counting(4000))
+    assert list(checkpoint.iterations(tmp_path/'ck'))==[3]
+    assert [r['grad_norm'] is None for r in records(tmp_path/'ck') if 'loss' in r]==[False]*3+[True]
+    monkeypatch.undo()
+    assert math.isfinite(Trainer(spec, plan, TrainArgs(**args), options).fit(Counting(4000))['loss'])
+
+def test_what_comes_after_the_end(tmp_path, capsys):
+    "A save after `fit`; a run that is over, once more; a save without a folder"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    args = dict(train_iters=2, save=str(tmp_path), eval_iters=0, tensorboard=False)
+    t = Trainer(spec, plan, TrainArgs(**args), options)
+    t.fit(Counting(64))
+    t.save()
+    assert 'nothing left' not in capsys.readouterr().out
+    assert Trainer(spec, plan, TrainArgs(**args, load=str(tmp_path)), options).fit(Counting(64))=={}
+    assert 'step 2 of 2: there is nothing left to train' in capsys.readouterr().out
+    with pytest.raises(GalvatronError, match='no folder for checkpoints'): Trainer(spec, plan, TrainArgs(), options).save()
+
+def test_a_full_disk_leaves_the_metrics(tmp_path, monkeypatch):
+    from pathlib import Path
+    from galvatron.runtime.train import Log
+    (tmp_path/'metrics.jsonl').write_text('{"step": 1}\n{"step": 2}\n')
+    def full(self, text): raise OSError(28, 'No space left on device')
+    monkeypatch.setattr(Path, 'write_text', full)
+    with pytest.raises(OSError): Log(0, tmp_path, 1, start=1, tensorboard=False)
+    assert [r['step'] for r in records(tmp_path)]==[1, 2]
+
+@pytest.mark.parametrize('flash,compile,kernel', [(True, False, 'flash (CPU)'), (False, False, 'math'), (False, True, 'the first of these kernels that takes its shapes: efficient, math')])
+def test_the_log_names_the_kernel_that_runs(flash, compile, kernel, capsys, monkeypatch):
+    import functools, torch
+    from galvatron.plan import RunOptions
+    from galvatron.runtime.train import TrainArgs, Trainer
+    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend='aot_eager'))
+    spec, plan, _ = setup('1-1-1 x2, 1-1-1-c x2')
+    Trainer(spec, plan, TrainArgs(train_iters=2, eval_iters=0), RunOptions('fp32', flash_attn=flash, compile=compile)).fit(Counting(64))
+    assert capsys.readouterr().out.count(f'attention runs in {kernel}\n')==1
+
+@pytest.mark.cuda
+@pytest.mark.parametrize('flash', [True, False])
+def test_the_kernel_that_runs_on_a_gpu(flash, capsys):
+    "One of those that are allowed, the same as PyTorch says it would choose"
+    import torch
+    from galvatron.plan import Plan, RunOptions, LayerStrategy
+    from galvatron.runtime.parallelise import attention_kernels
+    from galvatron.runtime.train import TrainArgs, Trainer
+    from galvatron.model_spec import ModelSpec
+    spec = ModelSpec.from_size('llama_hf', layers=2, seq=SEQ, hidden_size=256, num_attention_heads=4, num_key_value_heads=2, intermediate_size=64, vocab_size=VOCAB)
+    Trainer(spec, Plan((LayerStrategy(),)*2, global_bsz=8, chunks=2), TrainArgs(train_iters=3, eval_iters=0), RunOptions('bf16', flash_attn=flash)).fit(Counting(64))
+    q = torch.empty(4, SEQ, 4, 64, device='cuda', dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+    k = torch.empty(4, SEQ, 2, 64, device='cuda', dtype=torch.bfloat16).transpose(1, 2).requires_grad_()
+    with attention_kernels(flash): chosen = torch._fused_sdp_choice(q, k, k, None, 0., True, enable_gqa=True)
+    said = capsys.readouterr().out.split('attention runs in ')[1].splitlines()[0]
+    assert said in ('cudnn', 'flash', 'efficient', 'math') and said==['math', 'flash', 'efficient', 'cudnn'][chosen]
+
 def test_steps_of_one_s_own_loop():
     "The rate falls over train_iters, or not at all; an initial deviation that a family does not know is refused, and the caller's config is left alone"
     import torch
@@ -199,14 +271,15 @@ def test_steps_of_one_s_own_loop():
     spec, plan, options = setup('1-1-1 x4')
     config = spec.hf_config()
     before = config.initializer_range
-    for n,want in (4, [1., .75, .5, .25]), (None, [1.]*4):
-        t, rates = Trainer(config, plan, TrainArgs(train_iters=n, lr=1., init_method_std=.5), options, seq=SEQ), []
+    for length,want in (dict(train_iters=4), [1., .75, .5, .25]), (dict(train_samples=33), [1., .75, .5, .25]), ({}, [1.]*4):
+        t, rates = Trainer(config, plan, TrainArgs(**length, lr=1., init_method_std=.5), options, seq=SEQ), []
         x = torch.arange((SEQ+1)*8).view(8, -1)%VOCAB
         for _ in want:
             t.train_step(micro_batches(t.model, dict(tokens=x[:,:-1], labels=x[:,1:])))
             rates.append(t.optimizer.param_groups[0]['lr'])
         assert rates==want
     assert config.initializer_range==before
+    with pytest.raises(GalvatronError, match='lr_warmup_fraction: a share of how many steps'): Trainer(spec, plan, TrainArgs(lr_warmup_fraction=.1), options).train_step([])
     with pytest.raises(GalvatronError, match='init_method_std: a t5 model'): Trainer(spec_of('t5', 2), Plan((LayerStrategy(),)*2), TrainArgs(init_method_std=.1), RunOptions('fp32'))
 
 @pytest.mark.parametrize('kw,words', [
@@ -277,6 +350,6 @@ def test_no_step_waits_for_the_gpu():
         loss, norm = t.train_step(next(batches))
         now = Late(t.device, loss, norm)
         t._settle()
-        t.pending, mark = (t.step, t.samples, 0., now, mark), now
+        t.pending, mark = (t.step, t.samples, 0., None, now, mark), now
     torch.cuda.set_sync_debug_mode('default')
     assert t.last['step']==11 and t.last['ms']>0 and math.isfinite(t.last['loss'])

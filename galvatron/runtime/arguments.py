@@ -128,12 +128,22 @@ def check(self:TrainArgs):
 
 # %% ../../nbs/26a_runtime.arguments.ipynb #787bf26a
 @patch
+def steps(
+    self:TrainArgs,
+    bsz:int, # samples of a step
+)->int: # 0: they do not tell
+    "Steps of the run, as far as the arguments tell without the data"
+    return self.train_iters or (self.train_samples or 0)//bsz
+
+# %% ../../nbs/26a_runtime.arguments.ipynb #3d712c70
+@patch
 def schedule(
     self:TrainArgs,
     total:int, # steps of the run
 )->dict: # argument: number, only of those that matter
     "Learning rate and weight decay of a whole run, as the numbers that they depend on"
     decay, style = self.lr_decay_iters or total, self.weight_decay_incr_style
+    if self.lr_warmup_fraction and decay==math.inf: raise GalvatronError('lr_warmup_fraction: a share of how many steps? (train_iters, train_samples or lr_decay_iters says it)')
     warmup = round(self.lr_warmup_fraction*decay) if self.lr_warmup_fraction else self.lr_warmup_iters
     d = dict(lr=self.lr, lr_decay_style=self.lr_decay_style, lr_warmup_iters=warmup, weight_decay_incr_style=style)
     if warmup: d['lr_warmup_init'] = self.lr_warmup_init
@@ -200,8 +210,7 @@ def datasets(
     "Training and held-out data of a run"
     bsz, packed = plan.global_bsz, [k for k in ('eod_mask_loss', 'reset_position_ids', 'reset_attention_mask') if getattr(data, k)]
     if packed and not spec.layer_types[0].causal: raise GalvatronError(f"{', '.join(packed)}: for decoders, whose samples are documents one behind the other; a {spec.model_type} reads no such samples")
-    iters = args.train_iters or (args.train_samples or 0)//bsz
-    n, v, _ = samples_needed(iters, bsz, args.eval_interval, args.eval_iters)
+    n, v, _ = samples_needed(args.steps(bsz), bsz, args.eval_interval, args.eval_iters)
     if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed, args.load))
     eod = _about(data, spec)
     make = lambda *samples: build_datasets(data, spec.seq, samples, args.seed, eod, spec.vocab, samples_of(spec, args.seed, data))

@@ -27,7 +27,7 @@ from .arguments import TrainArgs, datasets, differences, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
-from .parallelise import kernel_order
+from .parallelise import KernelsSeen, kernel_order
 from .schedule import Pipeline
 from .stage import StageModel
 
@@ -93,10 +93,10 @@ class Log:
         self.on, self.interval, self.folder, self.lines, self.board = rank==0, interval, folder and Path(folder), 0, None
         if not self.on or not folder: return
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder/'metrics.jsonl'
-        old = [l for l in path.read_text().splitlines(True) if _step(l)<=start] if path.exists() and start else []
-        self.file = open(path, 'w', buffering=1)
-        self.file.writelines(old)
+        path, kept = self.folder/'metrics.jsonl', self.folder/'.metrics.jsonl.tmp'
+        kept.write_text(''.join(l for l in path.read_text().splitlines(True) if _step(l)<=start) if path.exists() and start else '')
+        kept.replace(path) # all at once: a full disk leaves what was there
+        self.file = open(path, 'a', buffering=1)
         try: self.board = tensorboard and __import__('torch.utils.tensorboard', fromlist=['x']).SummaryWriter(self.folder, purge_step=start+1)
         except ImportError: pass
 
@@ -104,6 +104,8 @@ class Log:
 def _step(line):
     try: return json.loads(line)['step']
     except (ValueError, KeyError, TypeError): return math.inf # cut off in a crash
+
+def _plain(v): return None if isinstance(v, float) and not math.isfinite(v) else v # JSON has no such numbers
 
 # %% ../../nbs/27_runtime.train.ipynb #c985ec3d
 @patch
@@ -121,7 +123,7 @@ def write(
     "Write a record, and print it every `interval` steps"
     if not self.on: return
     if self.folder:
-        self.file.write(json.dumps({k:v for k,v in record.items() if v is not None})+'\n')
+        self.file.write(json.dumps({k:_plain(v) for k,v in record.items() if v is not None})+'\n')
         if self.board: [self.board.add_scalar(k, v, record['step']) for k,v in record.items() if isinstance(v, (int, float)) and k!='step']
     if 'loss' not in record or not (line or record['step']%self.interval==0): return
     shown = {k:f for k,f in self.COLUMNS.items() if record.get(k) is not None}
@@ -133,9 +135,10 @@ def write(
 # %% ../../nbs/27_runtime.train.ipynb #d6dd836f
 @patch
 def close(self:Log):
-    "Close the files"
+    "Close the files; what comes later goes to the console alone"
     if self.on and self.folder: self.file.close()
     if self.board: self.board.close()
+    self.folder = self.board = None
 
 # %% ../../nbs/27_runtime.train.ipynb #4581cc0a
 def as_spec(
@@ -180,7 +183,7 @@ class Trainer:
         plan.check(self.world, self.spec, options)
         self.step, self.samples, self.total, self.reading, self.data = 0, 0, 0, {}, None # steps and samples done, steps of the run, further arguments of the Loader, where samples come from
         self.schedule, self.came_from, self.first_sample = None, {}, None # learning rate and weight decay of the run; what a checkpoint said of the run before; checksum of the data's first sample
-        self.pending, self.last, self.last_eval, self.leaving, self.history = None, {}, {}, None, deque(maxlen=10_000)
+        self.pending, self.last, self.last_eval, self.leaving, self.seen, self.history = None, {}, {}, None, [], deque(maxlen=10_000)
         self._build(config)
         if weights: set_weights(self.model, weights)
         if self.args.load: self.load(self.args.load, self.args.load_iteration, self.args.load_distributed)
@@ -214,7 +217,7 @@ def train_step(
 )->tuple: # (loss, gradient norm), scalars on the device
     "One optimizer step; nothing here waits for the device (except loss scaling in fp16)"
     a = self.args
-    lr, wd = rates_at(self.schedule or a.schedule(a.train_iters or math.inf), self.step)
+    lr, wd = rates_at(self.schedule or a.schedule(a.steps(self.plan.global_bsz) or math.inf), self.step)
     for g,decays in zip(self.optimizer.param_groups, self.decays): g['lr'], g['weight_decay'] = lr, wd*decays
     loss = self.pipeline.step(micro_batches, self.scaler and self.scaler.tensor(self.device))
     if self.scaler: norm,_ = self.scaler.step(self.model, self.optimizer, a.clip_grad)
@@ -230,19 +233,21 @@ def train_step(
 def _settle(self:Trainer):
     "Read and log the pending step"
     if self.pending is None: return
-    (step, samples, lr, mark, before), self.pending = self.pending, None
+    (step, samples, lr, scale, mark, before), self.pending = self.pending, None
     loss, norm = mark.read()
     ms, bsz, flops = mark.since(before), self.plan.global_bsz, self.spec.step_flops(self.plan.global_bsz)
     rate = dict(images_per_s=bsz/ms*1e3) if self.spec.image_size else dict(tokens_per_s=bsz*self.spec.seq/ms*1e3)
     tflops, (used, reserved) = flops/self.world/ms/1e9, memory(self.device)
     self.last = dict(step=step, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, **rate, tflops=tflops, mfu=self.peak and tflops/self.peak,
-                     flop_convention='causal', allocated_mib=used, reserved_mib=reserved, loss_scale=self.scaler and self.scaler.scale)
+                     flop_convention='causal', allocated_mib=used, reserved_mib=reserved, loss_scale=scale)
     self.history.append(self.last)
     if step==min(10, self.total): self.last.update(self._compare())
+    self._say_kernels()
     self.log.write(self.last, line=self.args.check_loss or step in (1, self.total))
     if 'measured_ms' in self.last: self._say_compared()
-    hopeless = not math.isfinite(loss) and (not self.scaler or self.scaler.scale<=self.scaler.minimum)
-    if self.args.check_for_nan and hopeless: raise GalvatronError(f'step {step}: the loss is {loss}; lower lr ({lr:g}) or look at the data (check_for_nan=False goes on)')
+    bad = [f'the {what} is {x}' for what,x in (('loss', loss), ('gradient norm', norm)) if not math.isfinite(x)]
+    hopeless = bad and (scale is None or scale<=self.scaler.minimum)
+    if self.args.check_for_nan and hopeless: raise GalvatronError(f'step {step}: {bad[0]}; lower lr ({lr:g}) or look at the data (check_for_nan=False goes on)')
 
 # %% ../../nbs/27_runtime.train.ipynb #717636f5
 def counted_mib(
@@ -311,6 +316,7 @@ def settings(self:Trainer)->dict: # plain JSON
 @patch
 def save(self:Trainer):
     "Save a checkpoint of this step; GalvatronError on every rank if one fails, and earlier checkpoints stay whole"
+    if not self.checkpoints: raise GalvatronError('save: the trainer was given no folder for checkpoints, TrainArgs(save=...)')
     self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict(), schedule=self.schedule, settings=self.settings()))
     stall = self.checkpoints.stall_ms
     how = 'being saved, while training goes on, to' if self.args.async_save else 'saved to'
@@ -347,7 +353,7 @@ def load(
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     into, save = Checkpointer(folder, self.model, None if self.args.finetune else self.optimizer), self.args.save
-    if not contents(into.group, folder) and save and Path(folder)==Path(save) and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
+    if not contents(into.group, folder) and save and Path(folder).resolve()==Path(save).resolve() and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
     got = load_checkpoint(into, folder, iteration, same_plan)
     if got.changed: self.log.say(f"{got.folder}: the config of these weights is another one: {'; '.join(got.changed)}")
     if save: together(into.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))
@@ -403,7 +409,7 @@ def steps_for(
 )->int: # steps of the whole run
     "Length of the run"
     a, bsz = self.args, self.plan.global_bsz
-    n = a.train_iters or (a.train_samples if a.train_samples else len(train)*(a.epochs or 1))//bsz
+    n = a.steps(bsz) if a.train_iters or a.train_samples else len(train)*(a.epochs or 1)//bsz
     if n<1: raise GalvatronError(f'{a.train_samples or len(train)} samples are less than a batch of {bsz}')
     return n
 
@@ -419,9 +425,9 @@ def loader(
 
 # %% ../../nbs/27_runtime.train.ipynb #0ba7dea9
 @patch
-def _check_sample(self:Trainer, data, what):
+def _check_sample(self:Trainer, sample, what):
     "One sample tells whether model and data fit together"
-    sample, r, spec = data[0], self.model.recipe, self.spec
+    r, spec = self.model.recipe, self.spec
     if spec.image_size: return self._check_picture(sample, what)
     wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
     if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
@@ -441,11 +447,11 @@ def _check_picture(self:Trainer, sample, what):
 
 # %% ../../nbs/27_runtime.train.ipynb #acd36994
 @patch
-def _start(self:Trainer, train):
+def _start(self:Trainer, train, sample):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
-    self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(train[0].items())))
+    self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(sample.items())))
     if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
     self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
     if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
@@ -455,12 +461,20 @@ def _start(self:Trainer, train):
     if n: Path(folder or '.').mkdir(parents=True, exist_ok=True)
     self.tracer = Tracer(self.step+min(5, self.total-self.step-n), n, Path(folder or '.')/f'trace_rank{self.rank}.json')
     self.log.say(f"{self.spec}\n{self.plan.table(self.world)}\n{self.options.mixed_precision} on {self.world} x {torch.cuda.get_device_name(self.device) if self.device.type=='cuda' else 'CPU'}"
-                 f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal')
-    if self.device.type=='cuda': # a CPU has no choice of kernels
-        kernels = ', '.join(k.name.removesuffix('_ATTENTION').lower() for k in kernel_order(self.options.flash_attn))
-        self.log.say(f'attention runs in the first of these kernels that takes its shapes: {kernels}')
+                 + (f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal' if self.step<self.total else f'; step {self.step} of {self.total}: there is nothing left to train'))
+    kinds = {(u.context, self.spec.layer_type(i)): u.module for u in self.model.units for i in self.model.stage_layers if u.name==f'layers.{i}'}
+    self.seen = [None if self.options.compile else KernelsSeen(layer) for layer in kinds.values()] if self.rank==0 else []
     self.leaving = Leaving(self.world, a.exit_duration, bool(a.save)) if a.save or a.exit_duration else None
     reset_memory(self.device)
+
+# %% ../../nbs/27_runtime.train.ipynb #dc31abe5
+@patch
+def _say_kernels(self:Trainer):
+    "Once: the kernels of attention that ran"
+    if not self.seen: return
+    names, self.seen = [s.names if s else None for s in self.seen], []
+    order = ', '.join(k.name.removesuffix('_ATTENTION').lower() for k in kernel_order(self.options.flash_attn))
+    self.log.say('attention runs in ' + (', '.join(sorted({*sum(names, [])})) if all(names) else f'the first of these kernels that takes its shapes: {order}'))
 
 # %% ../../nbs/27_runtime.train.ipynb #a4f786c8
 class Leaving:
@@ -502,11 +516,12 @@ def _loop(self:Trainer, batches, valid):
     a, mark = self.args, Late(self.device)
     for mb in batches:
         self.tracer.before(self.step)
+        scale = self.scaler and self.scaler.scale
         (lr,_), (loss, norm) = rates_at(self.schedule, self.step), self.train_step(mb)
         self._say_held()
         now = Late(self.device, loss, norm)
         self._settle()
-        self.pending, mark = (self.step, self.samples, lr, now, mark), now
+        self.pending, mark = (self.step, self.samples, lr, scale, now, mark), now
         self.tracer.after(self.step-1)
         stop = self.step>=self.total or bool(a.exit_interval and self.step%a.exit_interval==0)
         if early := self.leaving and self.leaving.why(last=stop):
@@ -530,25 +545,35 @@ def _between(self:Trainer, valid, stop:bool)->bool: # whether anything was done
 
 # %% ../../nbs/27_runtime.train.ipynb #12dd8c53
 @patch
+def _finish_saving(self:Trainer):
+    "Wait for a checkpoint that is being written though the run has failed"
+    try:
+        if self.checkpoints: self.checkpoints.wait()
+    except Exception as e: self.log.say(f'{e}')
+
+# %% ../../nbs/27_runtime.train.ipynb #05c37508
+@patch
 def fit(
     self:Trainer,
     train, # dataset of dict(tokens, labels), each `[S]`
     valid=None, # the same, held out
 )->dict: # record of the last step, with the last evaluation, and `stopped`, why, if it left early
     "Train to the end of the run"
+    batches = None
     try:
-        self._check_sample(train, 'the data')
-        if valid is not None: self._check_sample(valid, 'the held-out data')
-        self._start(train)
+        self._check_sample(sample := train[0], 'the data')
+        if valid is not None: self._check_sample(valid[0], 'the held-out data')
+        self._start(train, sample)
         batches = self.loader(train, self.samples)
         if self.step<self.total: self._loop(batches, valid)
-        batches.close()
         if self.checkpoints: self.checkpoints.wait()
         return {**self.last_eval, **self.last}
     except Exception as e:
         if not isinstance(e, GalvatronError): report(e, f'rank {self.rank} of {self.world}, stage {self.model.place.stage}, step {self.step+1}')
+        self._finish_saving()
         raise
     finally:
+        if batches: batches.close()
         if hasattr(self, 'tracer'): self.tracer.stop()
         if self.leaving: self.leaving.restore()
         self.log.close()
