@@ -49,7 +49,7 @@ def speed_plans(n_layers, world):
         'zero3, half recompute': (p(half(L(dp_type='zero3', recompute=True), z3), V(embed_sdp=True)), {}),
         'pp-gpipe x8': (p([L()]*n, chunks=8, **{**pp, 'pipeline_type':'gpipe'}), {}),
         'zero2, vtp': (p([z2]*n, V(world)), sp),
-        'ulysses, zero3 x2': (p([L(world, True, dp_type='zero3')]*n, V(world, True, True), chunks=2), {}),
+        'ulysses zero3 x2': (p([L(world, True, dp_type='zero3')]*n, V(world, True, True), chunks=2), {}),
     }
 
 def exact_plans(world):
