@@ -8,14 +8,13 @@ __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'HELP'
            'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'searched_for', 'warn', 'init', 'ClusterArgs',
            'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search',
            'price_facts', 'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts',
-           'DataShowArgs', 'data_show', 'without', 'writable_folders', 'train', 'train_facts', 'CheckpointShowArgs',
-           'checkpoint_show', 'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g',
-           'ToHuggingFaceArgs', 'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model',
-           'quickstart_steps', 'write_topics', 'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table',
-           'quickstart', 'report']
+           'DataShowArgs', 'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show',
+           'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs',
+           'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps',
+           'write_topics', 'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
-import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, tempfile, time
+import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, time
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
@@ -23,7 +22,7 @@ from types import UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 from fastcore.basics import patch
 from fastcore.docments import docments
-from .plan import GalvatronError, Plan, RunOptions
+from .plan import GalvatronError, Plan, RunOptions, several
 
 # %% ../nbs/60_cli.ipynb #b65fabda
 YES,NO = ('1','true','yes','y','t'), ('0','false','no','n','f')
@@ -335,7 +334,7 @@ def searched_for(plan, spec, world_size, options)->str: # For example `4 ranks (
     "In what the run that a plan was searched for differs from this one"
     said,shared = plan.provenance,any(s.tp>1 for s in (*plan.layers, plan.vocab.layer()))
     other = [f"another model, {said.get('model')} with digest {said['spec']} (here {spec.name}, {spec.digest()})"] if said.get('spec') not in (None, spec.digest()) else []
-    if said.get('world_size') not in (None, world_size): other.append(f"{said['world_size']} rank{'s'*(said['world_size']!=1)} (here {world_size})")
+    if said.get('world_size') not in (None, world_size): other.append(f"{several(said['world_size'], 'rank')} (here {world_size})")
     for k in ('mixed_precision', 'compile', *(['sequence_parallel'] if shared else [])):
         if said.get(k) not in (None, getattr(options, k)): other.append(f'{k} {said[k]} (here {getattr(options, k)})')
     return ', '.join(other)
@@ -410,7 +409,7 @@ def plan_check(argv):
     world = cluster.ranks() or plan.provenance.get('world_size')
     if world is None: raise GalvatronError('plan check: say on how many ranks with --world_size N')
     Plan.load(pos.file, world, spec, options)
-    say(f"{pos.file}: runs on {world} rank{'s'*(world!=1)}{f' with {spec.name}' if spec else ''}\n{plan.table(world)}", plan_facts(plan, world, file=pos.file, model=spec and spec.name), out)
+    say(f"{pos.file}: runs on {several(world, 'rank')}{f' with {spec.name}' if spec else ''}\n{plan.table(world)}", plan_facts(plan, world, file=pos.file, model=spec and spec.name), out)
 
 # %% ../nbs/60_cli.ipynb #656e946e
 @command('plan show', 'Look', 'print a strategy file, or draw who holds what')
@@ -560,23 +559,10 @@ def without(
     return res
 
 # %% ../nbs/60_cli.ipynb #c7d9df0a
-def writable_folders(
-    args, # `TrainArgs`
-    node_rank:int=0, # Number of this node; only the first writes logs
-):
-    "Raise `GalvatronError` if a run could not write what it makes; makes nothing"
-    for k in ('save', *(['log_dir'] if node_rank==0 else [])):
-        if not (folder := getattr(args, k)): continue
-        there = next(p for p in (Path(folder).absolute(), *Path(folder).absolute().parents) if p.exists())
-        if not there.is_dir(): raise GalvatronError(f'{k}: {there} is a file, a folder is wanted')
-        try:
-            with tempfile.TemporaryFile(dir=there): pass
-        except OSError as e: raise GalvatronError(f'{k}: {folder}: nothing can be written there ({e.strerror})') from None
-
-# %% ../nbs/60_cli.ipynb #d3370e67
 @command('train', 'Train', 'train under a plan, on one node or several')
 def train(argv):
     from galvatron.data.gpt import DataArgs
+    from galvatron.profile.arguments import check_folder
     from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
     from galvatron.runtime.arguments import TrainArgs, datasets
     about = ('Train under a plan.\n\n  galvatron train --nproc 8 --model_type llama_hf --model_size llama-7b \\\n'
@@ -585,8 +571,9 @@ def train(argv):
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if args.load and Path(args.load)!=Path(args.save or '') and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
-    if not is_rank(): writable_folders(args, where.node_rank)
+    if args.load and Path(args.load).resolve()!=Path(args.save or '').resolve() and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
+    for k in ('save', 'log_dir') if where.node_rank==0 else ('save',): # the first node writes logs
+        if not is_rank() and (folder := getattr(args, k)): check_folder(folder, option=k)
     if world>1 and not is_rank():
         datasets(spec, plan, args, data)
         return relaunch(where, ['train', *without(argv, LaunchArgs)], 60*args.distributed_timeout_minutes)

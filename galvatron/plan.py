@@ -6,7 +6,7 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'ULYSSES_TYPES',
            'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError', 'divisors',
            'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'write_text', 'auto_chunks', 'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
+           'write_text', 'auto_chunks', 'several', 'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, json, math, os, re, tempfile
@@ -650,7 +650,13 @@ def overridden(self:Plan,
     return [f"{k} {given[k]} (the plan has {', '.join(map(str, sorted(v)))})" for k,v in had.items() if v!={given[k]}]
 
 # %% ../nbs/00_plan.ipynb #fdc830cc
-def _ways(n, one, many): return f'{n} {one if n==1 else many}'
+def several(
+    n:int, # How many
+    what:str, # Of what
+    ending:str='s', # Of more than one
+)->str:
+    "A number with its noun"
+    return f"{n} {what}{ending*(n!=1)}"
 
 @patch
 def _rows(self:Plan, world_size=None):
@@ -665,12 +671,12 @@ def _rows(self:Plan, world_size=None):
     head = ['stage','layers',*(['name'] if world_size else []),'shared',*(['data'] if world_size else []),'weights','recompute']
     return [head, *body, row(where, 'vocabulary', self.vocab.layer(self.default_dp_type))]
 
-# %% ../nbs/00_plan.ipynb #11fa7660
+# %% ../nbs/00_plan.ipynb #b5b2678e
 @patch
 def _headline(self:Plan, world_size=None):
-    ranks = f' on {_ways(world_size, "rank", "ranks")}' if world_size else ''
-    return (f"{_ways(self.n_layers, 'layer', 'layers')} in {_ways(self.pp_deg, 'stage', 'stages')} ({'+'.join(map(str, self.pp_division))}){ranks}, "
-            f"{self.pipeline_type}, batch of {self.global_bsz} in {_ways(self.chunks, 'micro-batch', 'micro-batches')}")
+    ranks = f' on {several(world_size, "rank")}' if world_size else ''
+    return (f"{several(self.n_layers, 'layer')} in {several(self.pp_deg, 'stage')} ({'+'.join(map(str, self.pp_division))}){ranks}, "
+            f"{self.pipeline_type}, batch of {self.global_bsz} in {several(self.chunks, 'micro-batch', 'es')}")
 
 @patch
 def table(self:Plan, world_size:int|None=None)->str:

@@ -126,7 +126,7 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, 'run_sweep', lambda a: pytest.fail('ranks were started'))
     (tmp_path/'file').touch()
     args = lambda **k: ProfileHardwareArgs(**{**dict(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)), **k})
-    assert 'cannot write to' in says(profile_hardware, args(output_dir=str(tmp_path/'file'/'x')))
+    assert 'is a file, a folder is wanted' in says(profile_hardware, args(output_dir=str(tmp_path/'file'/'x')))
     write_text(tmp_path/hardware_files(1, 2)['allreduce'], '{}')
     assert 'which machine' in says(profile_hardware, args())
     if not hardware.visible_gpus(): assert 'no GPU is visible' in says(profile_hardware, args(device='cuda'))

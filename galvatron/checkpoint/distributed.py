@@ -27,7 +27,7 @@ from torch.distributed.tensor import DTensor
 from tqdm import tqdm
 
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan
+from ..plan import GalvatronError, Plan, several
 from ..runtime.groups import time_limit
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #f5282dea
@@ -564,7 +564,7 @@ def other_plan(
 )->GalvatronError: # to raise
     "Says that a plan is not the same, and shows both"
     return GalvatronError(f"{where} was saved under another plan than this run's, which --load_distributed forbids (without it, it is redistributed)\n"
-                          f"saved on {ranks} rank{'s'*(ranks!=1)}:\n{saved or '(converted, no plan)'}\nthis run, on {model.place.world} rank{'s'*(model.place.world!=1)}:\n{model.plan}")
+                          f"saved on {several(ranks, 'rank')}:\n{saved or '(converted, no plan)'}\nthis run, on {several(model.place.world, 'rank')}:\n{model.plan}")
 
 @patch
 def _same_plan(self:Checkpointer, facts:dict, demanded:bool, where)->bool:
@@ -647,7 +647,7 @@ def show_text(
     for r in rows or show(root, contents):
         mark = ' (latest)' if f"iter_{r['iteration']:07d}"==latest else ''
         health = ('; '.join(r['problems'])) or ('whole, contents read' if contents else 'whole')
-        how = f"saved {r['saved']} on {r['ranks']} rank{'s'*(r['ranks']!=1)}, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
+        how = f"saved {r['saved']} on {several(r['ranks'], 'rank')}, {r['plan'].text(r['ranks'])}" if r['plan'] else f"converted {r['saved']}"
         size = f"{r['bytes']/2**20:,.1f} MiB, {how}: " if r['saved'] else '' # unknown where checkpoint.json cannot be read
         out.append(f"iteration {r['iteration']}{mark}: {size}{health}")
     return '\n'.join(out)

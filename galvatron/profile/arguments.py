@@ -6,7 +6,7 @@
 __all__ = ['ProfileModelArgs', 'batches_and_lengths', 'widths_of', 'check_folder', 'write_analytic']
 
 # %% ../../nbs/03a_profile.arguments.ipynb #f0a0d05f
-import tempfile
+import os, tempfile
 from dataclasses import dataclass,replace
 from pathlib import Path
 
@@ -110,12 +110,20 @@ def widths_of(a:ProfileModelArgs)->list:
     return [2**i for i in range(a.max_tp_deg.bit_length())]
 
 # %% ../../nbs/03a_profile.arguments.ipynb #7886dbe5
-def check_folder(folder, names:list):
-    "Raise if the files could not be written there; makes the folder"
+def check_folder(
+    folder, # Where files are to be written; it need not exist
+    names=(), # Of the files
+    option:str='', # That names the folder, for the message
+    make:bool=False, # Make the folder
+):
+    "Raise `GalvatronError` if the files could not be written there"
+    path,said = Path(folder).absolute(),f'{option}: {folder}'.removeprefix(': ')
+    there = next(p for p in (path, *path.parents) if os.path.exists(p))
+    if not there.is_dir(): raise GalvatronError(f'{said}: {there} is a file, a folder is wanted')
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder): pass
-    except OSError as e: raise GalvatronError(f'cannot write to {folder}: {e.strerror or e}') from None
+        with tempfile.TemporaryFile(dir=there): pass
+        if make: path.mkdir(parents=True, exist_ok=True)
+    except OSError as e: raise GalvatronError(f'{said}: nothing can be written there ({e.strerror or e})') from None
     for n in names:
         if (p := Path(folder)/n).is_dir(): raise GalvatronError(f'{p} is a folder, a file goes there')
 
@@ -126,7 +134,7 @@ def write_analytic(a:ProfileModelArgs, spec)->ModelProfile:
     lengths = _numbers(a.profile_seq_length_list, 'profile_seq_length_list') if len(spec.layer_types)==1 else None
     m = ModelProfile.analytic(spec, a.analytic, a.mixed_precision, seqs=lengths, widths=widths_of(replace(a, max_tp_deg=max(a.max_tp_deg, 16))))
     names,folder = model_files(a.mixed_precision, spec.name),Path(a.output_dir)
-    check_folder(folder, names.values())
+    check_folder(folder, names.values(), make=True)
     check_machine(folder/names['rich'], folder/names['computation'], dict(device=m.device), a.force)
     m.save(folder)
     return m

@@ -410,7 +410,7 @@ def check_port(a:ProfileHardwareArgs):
 def check_hardware_files(a:ProfileHardwareArgs, machine:dict):
     "Refuse to replace files of another machine"
     names = hardware_files(a.num_nodes, a.num_gpus_per_node)
-    check_folder(a.output_dir, names.values())
+    check_folder(a.output_dir, names.values(), make=True)
     rich,plain = Path(a.output_dir)/names['rich'],Path(a.output_dir)/names['allreduce']
     check_machine(rich, plain, machine, a.force)
 

@@ -528,7 +528,7 @@ def _going_on(path, spec)->Book:
 def start_profile(a:ProfileModelArgs, spec, device)->Book:
     "The book to write in: what is there, if it may be continued, or an empty one"
     names,folder,machine = model_files(a.mixed_precision, spec.name),Path(a.output_dir),machine_of(a, device)
-    check_folder(folder, names.values())
+    check_folder(folder, names.values(), make=True)
     anew = check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
     if (folder/names['rich']).exists() and not anew: return _going_on(folder/names['rich'], spec)
     meta = dict(machine=machine, vocab=spec.vocab, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
