@@ -29,7 +29,8 @@ def runs():
     "Name: precision, micro-batches, recomputation, compilation, seed"
     ways = [(c, r, k) for c in (1, 4) for r in (False, True) for k in (False, True)]
     name = lambda c, r, k: f'chunks {c}'+', recompute'*r+', compile'*k
-    return {name(*w): ('bf16', *w, 0) for w in ways} | {'chunks 1, fp32': ('fp32', 1, False, False, 0), 'chunks 1, another seed': ('bf16', 1, False, False, 1)}
+    return {name(*w): ('bf16', *w, 0) for w in ways} | {'chunks 1, fp32': ('fp32', 1, False, False, 0), 'chunks 1, another seed': ('bf16', 1, False, False, 1), 'chunks 1, third seed': ('bf16', 1, False, False, 2),
+        'chunks 1, compile, another seed': ('bf16', 1, False, True, 1), 'chunks 1, compile, third seed': ('bf16', 1, False, True, 2)}
 
 def train(spec, data, device, steps, bsz, lr, precision, chunks, recompute, compiled, seed):
     "Losses, gradient norms and times of the steps, and the peak of memory"
