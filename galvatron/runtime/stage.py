@@ -8,6 +8,7 @@ __all__ = ['COMPUTE', 'REST', 'reduce_scatter', 'initialise', 'Embed', 'Head', '
 
 # %% ../../nbs/24_runtime.stage.ipynb #7e3fa10b
 import copy, re, weakref
+from contextlib import nullcontext
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -200,20 +201,18 @@ class Unit:
 
 # %% ../../nbs/24_runtime.stage.ipynb #a27e58b2
 class Reduced:
-    "How FSDP2 reduces a unit's gradients: the message in its own precision, the outcome at rest and in the memory of the computing stream"
-    def __init__(self, dtype): self.dtype, self.computing = dtype, None
+    "How FSDP2 reduces a unit's gradients: the message in its own precision, the outcome at rest and, if it stays, in the memory of the computing stream"
+    def __init__(self, params:list): # at rest, sharded
+        self.params, self.computing = params, None
 
     def allocate(self, size, *, dtype, device):
         "Memory for what is sent, then, on the reducing stream, for what comes out of it"
-        cuda = torch.device(device).type=='cuda'
+        stream = torch.cuda.current_stream(device) if torch.device(device).type=='cuda' else None
         if self.computing is None:
-            self.computing = torch.cuda.current_stream(device) if cuda else True
+            self.computing = stream or True
             return torch.empty(*size, dtype=dtype, device=device)
-        computing, self.computing = self.computing, None
-        if not cuda: return torch.empty(*size, dtype=self.dtype, device=device)
-        with torch.cuda.stream(computing): out = torch.empty(*size, dtype=self.dtype, device=device)
-        out.record_stream(torch.cuda.current_stream(device))
-        return out
+        stays, computing, self.computing = all(p.grad is None for p in self.params), self.computing, None
+        with torch.cuda.stream(computing if stays else stream) if stream else nullcontext(): return torch.empty(*size, dtype=self.params[0].dtype, device=device)
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         "Sum over the group; each rank gets its part"
@@ -241,7 +240,7 @@ def shard(self:Unit,
     fully_shard(self.module, mesh=mesh['rep','shard'] if s.dp_type=='ddp' else mesh['shard'], mp_policy=policy, reshard_after_forward=s.dp_type=='zero3')
     self.module.set_gradient_divide_factor(1.)
     self.module.set_force_sum_reduction_for_comms(True)
-    if mesh['shard'].size()>1 and s.dp_type!='ddp': self.module.set_custom_reduce_scatter(Reduced(REST[options.mixed_precision]))
+    if mesh['shard'].size()>1 and s.dp_type!='ddp': self.module.set_custom_reduce_scatter(Reduced(list(self.module.parameters())))
 
 # %% ../../nbs/24_runtime.stage.ipynb #3dabcd0a
 @patch
