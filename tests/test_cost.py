@@ -1,7 +1,8 @@
 "The price of a plan: relations that must hold, and messages that must be the runtime's"
-import time
+import json, time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ import pytest
 from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
-from galvatron.cost.layer import PARTS, layer_cost, layer_table, relayout_table, vocab_cost
+from galvatron.cost.layer import PARTS, Setting, layer_cost, layer_table, relayout_table, vocab_cost
 from galvatron.cost.pipeline import RESERVE, SLOTS, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
-from galvatron.profile.files import HardwareProfile, ModelProfile, Table
+from galvatron.profile.files import HardwareProfile, ModelProfile, Table, model_files
 
 LAYERS = 8
 SPEC = ModelSpec.from_size('llama_hf', 'llama-7b', layers=LAYERS)
@@ -303,3 +304,25 @@ def test_a_tied_table_alone_has_two_working_copies():
     table = spec.vocab*spec.layer_types[0].hidden*2/2**20
     assert head.states['parameters'] < 1 < embed.states['parameters']
     assert all(np.isclose(head.states['working copy'], table, rtol=.01) and np.isclose(c.transient['fresh gradients'], table, rtol=.03) for c in (embed, head))
+
+def test_many_micro_batches_cost_what_each_costs():
+    "Arrays of micro-batches ask a profile up to its largest batch only; one at a time asks it about each"
+    rng, spec = np.random.default_rng(5), ModelSpec.from_size('llama_hf', 'llama-7b')
+    zoo = Path(__file__).parent.parent/'galvatron/model_zoo/llama_hf/configs'
+    rich = ModelProfile.load(zoo, spec, 'bf16')
+    documented = ModelProfile.from_documented({k: json.loads((zoo/f).read_text()) for k, f in model_files('bf16', spec.name).items()}, spec, 'bf16')
+    assert rich.points and not rich.documented and documented.documented
+    few = replace(rich, points=tuple(p for p in rich.points if p.width==1 or p.kind!='layer'))          # one width measured: others by the batch
+    micros, hardware, seen = np.unique(np.r_[1, 8, rng.integers(9, 600, 5)]*8), HardwareProfile.analytic('h200', 1, 8), 0
+    for profile, mode in ((rich, 'static'), (rich, 'batch'), (documented, 'static'), (few, 'static'), (ModelProfile.analytic(spec, 'a100'), 'sequence')):
+        for sp in (False, True):
+            setting = lambda m: Setting(spec, hardware, profile, RunOptions(sequence_parallel=sp), 8, m, True, mode)
+            many, ones = setting(micros), [setting(int(m)) for m in micros]
+            for s in (S(1), S(2), S(4, ulysses=True), S(8, recompute=True), S(2, dp_type='zero3')):
+                for price in (lambda st: layer_cost(s, 0, st), lambda st: vocab_cost(s, False, 2, st), lambda st: vocab_cost(s, True, 2, st)):
+                    try: got = price(many)
+                    except GalvatronError: continue                      # nothing was measured for it
+                    each = [price(o) for o in ones]
+                    for part in PARTS: assert np.allclose(got.total(part), [c.total(part) for c in each], rtol=1e-12), (mode, sp, s, part)
+                    seen += 1
+    assert seen > 100

@@ -98,6 +98,25 @@ def test_equals_brute_force(block):
         assert abs(value(c, s)-s.ms) <= 1e-9*want
     assert solved > 35 and polished > 2
 
+def test_superfluous_layouts():
+    "Twins of all layouts that are dearer to reach, at times worse themselves, are forgotten and change nothing; half of them cheaper, and the answer is brute force's"
+    dropped = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        c = random_chain(rng, most=60)
+        C, worse, some = c.move.shape[1], rng.choice([0, 0.1]), rng.choice([1, -1])
+        grown = {n: np.concatenate([x, x+worse*rng.random(x.shape)], 1) for n in ('time', 'states', 'activation', 'transient', 'after') for x in [getattr(c, n)]}
+        twin, dear = np.arange(2*C)//C, rng.random()*0.1
+        pair, one = dear*(twin[:, None]+twin)[..., None]*(1-np.eye(2*C))[..., None], dear*twin[:, None]
+        tile = lambda x, axes: np.tile(x, [2 if a in axes else 1 for a in range(x.ndim)])
+        both = replace(c, **grown, gone=tile(c.gone, (1,)), layout=np.r_[c.layout, c.layout+C], move=tile(c.move, (1, 2))+pair, arrive=tile(c.arrive, (1, 2))+pair, depart=tile(c.depart, (1,))+one,
+                       enter=np.maximum(tile(c.enter, (0,))+some*one, 0), leave=tile(c.leave, (0,))+one, arrive_mib=tile(c.arrive_mib, (1,)), cache={})
+        s, want = solve(both), brute(both)
+        assert np.isfinite(s.ms)==np.isfinite(want) and not (np.isfinite(want) and abs(s.ms-want) > 1e-9*want), (seed, s, want)
+        if some==1: assert (both.layouts()<C).all() and np.isclose(want, brute(c), rtol=1e-9)
+        dropped += 2*C-len(both.layouts())
+    assert dropped > 30
+
 def test_largest_small_problems():
     "Six layers, eight strategies, three stages: 2.6 million plans each"
     for seed in range(2):

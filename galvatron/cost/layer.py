@@ -51,15 +51,23 @@ class Setting:
 
 # %% ../../nbs/07_cost.layer.ipynb #a61eee50
 @patch
-def each(self:Setting, f, batch):
-    "`f` of a batch, or of each of an array of batches (the profile remembers what it was asked)"
-    return np.array([f(b) for b in batch.tolist()]) if isinstance(batch, np.ndarray) else f(batch)
-
-@patch
 def recall(self:Setting, key, make):
     "The price under `key`, computed on first use"
     if key not in self.known: self.known[key] = make()
     return self.known[key]
+
+@patch
+def each(self:Setting, f, parts, *k, **at):
+    "What `f`, a question to the profile, says of a micro-batch cut in `parts`; of an array of them an array, asked once for all strategies of a width and not to be changed"
+    batch = self.micro_bsz/parts
+    if not isinstance(batch, np.ndarray): return f(*k, batch, **at)
+    def make():
+        near = np.minimum(batch, at['width']*self.recall('measured', lambda: max((p.batch for p in self.profile.points), default=np.inf)) if at.get('mode')!='batch' else np.inf)
+        asked, which = np.unique(near, return_inverse=True)
+        out = np.array([f(*k, b, **at) for b in asked.tolist()])[which].T*(batch/near)
+        out.flags.writeable = False
+        return out
+    return self.recall((f.__name__, parts, k, *at.items()), make)
 
 # %% ../../nbs/07_cost.layer.ipynb #bad50dcb
 PARTS = 'forward', 'backward', 'start', 'finish', 'states', 'activation', 'transient'
@@ -201,7 +209,7 @@ def _layer_cost(s, k, setting):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[k]
     batch = setting.micro_bsz/s.dp(setting.stage_size)
     at = dict(width=s.width, seq=t.seq, mode=setting.mode, ulysses=s.ulysses, sequence_parallel=o.sequence_parallel)
-    ms = lambda f: setting.each(lambda b: f(k, b, **at), batch)
+    ms = lambda f: setting.each(f, s.dp(setting.stage_size), k, **at)
     more, t = 1+behind_share(setting.spec, k), carried(setting.spec, k)
     forward, backward, again = ms(profile.forward_ms)*more, ms(profile.backward_ms)*more, ms(profile.recompute_ms)*more if s.recompute else 0.0
     cost = LayerCost(forward={'compute': forward}, backward={'compute': backward})
@@ -234,7 +242,7 @@ def sequence_buffer_mib(
 def _add_layer_memory(cost, s, k, batch, setting):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[k]
     at = dict(width=s.width, recompute=s.recompute, sequence_parallel=o.sequence_parallel, ulysses=s.ulysses, seq=t.seq)
-    mib = lambda f: setting.each(lambda b: f(k, b, **at), batch)
+    mib = lambda f: setting.each(f, s.dp(setting.stage_size), k, **at)
     cost.activation['activation'] = mib(profile.activation_mib)
     working, gathered = mib(profile.working_mib), sequence_buffer_mib(s, t, batch, replace(o, global_memory_buffer=True))
     inside = setting.recall(('sp', k), lambda: not profile.documented and any((p.kind, p.type, p.form)==('layer', k, 'sp') for p in profile.points))
@@ -327,7 +335,7 @@ def _vocab_cost(s, head, pp, setting):
     batch, name = setting.micro_bsz/s.dp(setting.stage_size), 'head and loss' if head else 'embedding'
     at = dict(width=s.width, seq=t.seq, ulysses=s.ulysses, sequence_parallel=o.sequence_parallel)
     ends = profile.head_ms if head else profile.embed_ms
-    forward, backward = (setting.each(lambda b: ends(b, mode=setting.mode, **at)[i], batch) for i in (0, 1))
+    forward, backward = setting.each(ends, s.dp(setting.stage_size), mode=setting.mode, **at)
     cost = LayerCost(forward={name: forward}, backward={name: backward})
     waited = [c for u in end_types(setting.spec, head) for c in vocab_collectives(s, u, batch, setting.stage_size, o, head)]
     for part in ('forward', 'backward') if waited else ():
@@ -335,7 +343,7 @@ def _vocab_cost(s, head, pp, setting):
     shared = pp==1 and shard_group(s, setting.stage_size).size==1
     params = vocab_params(setting.spec, head, s.tp, shared, o.make_vocab_size_divisible_by)
     add_messages(cost, s, parameter_collectives(s, params, setting.stage_size, o), forward, backward, setting)
-    mib = lambda f: setting.each(lambda b: f(b, **at), batch)
+    mib = lambda f: setting.each(f, s.dp(setting.stage_size), **at)
     cost.activation['logits' if head else 'embedded tokens'] = mib(profile.head_mib if head else profile.embed_mib)
     add_shared(cost, vocab_shared(s, setting.spec, head, setting.stage_size, o), setting)
     held = add_states(cost, s, params, setting, 0.0 if head or shared and setting.spec.tied else None)

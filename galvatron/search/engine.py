@@ -26,7 +26,7 @@ from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight,
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
-from .solve import FAR, NEVER, PER_MICRO, STEP, Chain, Effort, Pipeline, Solution, can_fit, edge_bounds, least_budget, prefix_suffix, prepare, slowest_stage, solve, standard_paths
+from .solve import FAR, NEVER, PER_MICRO, STEP, Chain, Effort, Pipeline, Solution, can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, prepare, slowest_stage, solve
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
 
@@ -365,9 +365,9 @@ def families(self:Engine):
                     for c in chunks: yield table, c, kind
 
 # %% ../../nbs/12_search.engine.ipynb #d9b5f508
-def _mean_path(pp, chunks, kind):
+def _mean_paths(pp, chunks, kind): # [F] -> ([F, pp, 4], [F, pp-1])
     "Path weights for bounds of a schedule: its standard mixture, or the time of a single stage"
-    return standard_paths(pp, chunks, kind)[-1] if pp>1 else (np.array([[chunks, chunks, 1.0, 1.0]]), np.zeros(0))
+    return mean_paths(pp, chunks, kind) if pp>1 else (np.array([[[m, m, 1.0, 1.0]] for m in chunks]), np.zeros((len(chunks), 0)))
 
 # %% ../../nbs/12_search.engine.ipynb #04521054
 @patch
@@ -390,14 +390,17 @@ def bounds(self:Sheet, i, chunks, kinds) -> np.ndarray: # [F] ms a sample
     e, pp = self.engine, self.pp
     e.effort.left -= STEP*len(i)//5
     time, states, activation, own = (x[..., i] for x in self.recall('prices', self.prices)[:4])
-    W, flight = (np.array([f(c, k) for c, k in zip(chunks, kinds)]) for f in (lambda c, k: _mean_path(pp, c, k)[0], lambda c, k: [int(in_flight(j, pp, c, k)) for j in range(pp)]))
+    kinds, chunks, W, flight = np.array(kinds), np.array(chunks), np.zeros((len(i), pp, 4)), np.zeros((len(i), pp), int)
+    for kind in set(kinds.tolist()):
+        at = kinds==kind
+        W[at], flight[at] = _mean_paths(pp, chunks[at], kind)[0], in_flight(np.arange(pp), pp, chunks[at, None], kind)
     ok = np.isfinite(time).all(2)
     cost = np.where(ok[None], np.einsum('fpx,tkxf->ptkf', W, np.where(ok[:, :, None], time, 0.0)), np.inf)
     full = np.maximum(states+flight.T[:, None, None]*activation, ONE_BYTE)
     ends, base, floor = self.least_ends(i, flight)
     room = e.budget - np.maximum(floor, base + np.where(ok, own, np.inf).min((0, 1)))               # [P, F]
     once = np.einsum('fpx,xf->f', W, self.shared()[:, i]) + np.einsum('fx,xf->f', W[:, 0], ends[0]) + np.einsum('fx,xf->f', W[:, -1], ends[1])
-    return (once + _priced(cost, full, room, W[..., PER_MICRO].mean(-1).T, e.layers_of_type()))*(1-1e-12)/(self.micros[i]*np.array(chunks))
+    return (once + _priced(cost, full, room, W[..., PER_MICRO].mean(-1).T, e.layers_of_type()))*(1-1e-12)/(self.micros[i]*chunks)
 
 # %% ../../nbs/12_search.engine.ipynb #bcf1ee23
 PRICES = tuple(3.0**n for n in range(-5, 4)) # of memory, relative to the time of all layers in the memory of all stages
@@ -433,8 +436,8 @@ def least_ends(self:Sheet, i, flight):
 
 def _second_bound(chain:Chain) -> float: # ms
     "What no plan of a chain can beat, by the linear relaxation under one mixture of paths"
-    W, q = _mean_path(chain.pp, chain.chunks, chain.kind)
-    return prefix_suffix(edge_bounds(chain, W[None])[0], q[:, None]*chain.wire)[1][0, 0]
+    W, q = _mean_paths(chain.pp, [chain.chunks], chain.kind)
+    return prefix_suffix(edge_bounds(chain, W)[0], q[0, :, None]*chain.wire)[1][0, 0]
 
 # %% ../../nbs/12_search.engine.ipynb #a8da6304
 @dataclass(eq=False)

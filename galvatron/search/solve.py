@@ -8,8 +8,8 @@ __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'STEP', 'TOUCHED', 'HASTE', 'L
            'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP',
            'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price',
            'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
-           'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture',
-           'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
+           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -140,6 +140,32 @@ def pareto(
     return order[kept]
 
 # %% ../../nbs/11_search.solve.ipynb #6c7aaaaa
+def _instead(x, axes): # is [a, b] no dearer when each b is exchanged for an a?
+    x = np.moveaxis(x, axes, range(len(axes)))
+    le, b = x[:, None]<=x, np.arange(len(x))                        # [a, b, ...]
+    if len(axes)==2: le[:, b, b] = x[b, b][:, None]<=x[b, b]        # with b on both sides, both are exchanged
+    return le.reshape(*le.shape[:2], -1).all(-1)
+
+@patch
+def layouts(self:Chain) -> np.ndarray: # ascending
+    "Layouts that are not superfluous"
+    return self.recall(('layouts', self.enter.tobytes(), self.leave.tobytes()), lambda: _layouts(self))
+
+# %% ../../nbs/11_search.solve.ipynb #e78ef496
+def _layouts(c):
+    of, C, x = c.layout, c.move.shape[1], np.concatenate([c.time, np.stack([c.states, c.activation, c.transient, c.states+c.activation-c.gone, c.after], 2)], 2)
+    def borders(): return [(c.move, (1, 2)), (c.move, (2, 1)), (c.arrive, (1, 2)), (c.arrive, (2, 1)), (c.depart, (1,)), (c.arrive_mib, (1,))]
+    def strategies():
+        no_worse = (x[:, :, None]<=x[:, None]).all(-1) | np.isinf(c.time).any(-1)[:, None]         # [T, k', k]
+        each = np.array([no_worse[:, of==a].any(1).all(0) for a in range(C)])                      # [a, k]
+        return np.array([each[:, of==b].all(1) for b in range(C)]).T
+    ok = c.recall('instead', lambda: strategies() & np.all([_instead(*b) for b in borders()], 0))
+    ok, left = ok & _instead(c.enter, (0,)) & _instead(c.leave, (0,)), list(range(C))
+    for b in reversed(range(C)):
+        if any(ok[a, b] for a in left if a!=b): left.remove(b)
+    return np.array(left)
+
+# %% ../../nbs/11_search.solve.ipynb #81e394c6
 @dataclass
 class Ways:
     "Strategies of a layer type worth considering in a stage, by layout"
@@ -158,11 +184,11 @@ def ways(
 ) -> Ways:
     "Strategies of a layer type worth considering in a stage"
     sums = chain.summed[j]
-    return chain.recall(('ways', int(chain.flight[j]), t, tuple(s[0] for s in sums)), lambda: _ways(chain, j, t, [s[1][t] for s in sums]))
+    return chain.recall(('ways', int(chain.flight[j]), t, tuple(s[0] for s in sums), chain.layouts().tobytes()), lambda: _ways(chain, j, t, [s[1][t] for s in sums]))
 
-# %% ../../nbs/11_search.solve.ipynb #e78ef496
+# %% ../../nbs/11_search.solve.ipynb #40f62443
 def _ways(chain, j, t, sums):
-    ok = np.flatnonzero(np.isfinite(chain.time[t]).all(1))
+    ok = np.flatnonzero(np.isfinite(chain.time[t]).all(1) & np.isin(chain.layout, chain.layouts()))
     full = chain.full(j)[t]
     memory = np.stack([full, full-chain.gone[t], chain.transient[t], *sums], 1)[ok]
     keep = np.array(sorted(pareto(np.c_[chain.time[t, ok], memory], chain.layout[ok]), key=lambda i: (chain.layout[ok[i]], ok[i])), int)
@@ -545,9 +571,23 @@ def _slow_stages(pp, chunks, kind):
     "Traced paths of a pipeline with equal stages, and of those with one slow stage"
     x = np.tile([1.0, 2.0, 0.0, 0.0], (pp+1, pp, 1))
     for k in range(pp): x[k+1, k] *= 1.3
-    return [(_traced(v, np.zeros(pp-1), chunks, kind) if repeat else (*count(longest(v, np.zeros(pp-1), chunks, kind), pp), 0.0, 0.0)) for v in x for repeat in [chunks==3*pp+4]]
+    return [(_traced(v, np.zeros(pp-1), chunks, kind) if repeat else (*count(longest(v, np.zeros(pp-1), chunks, kind), pp), np.zeros((pp, 4)), np.zeros(pp-1))) for v in x for repeat in [chunks==3*pp+4]]
 
 # %% ../../nbs/11_search.solve.ipynb #aff80512
+@lru_cache(None)
+def _mean_slow(pp, chunks, kind): return tuple(np.mean(v, 0) for v in zip(*(p for p in _slow_stages(pp, chunks, kind)[1:] if p is not None)))
+
+def mean_paths(
+    pp:int, # Stages
+    chunks, # [F] micro-batches
+    kind:str, # Schedule
+) -> tuple: # ([F, pp, 4] counts, [F, pp-1] message counts)
+    "The average of the paths with one slow stage, for each of several numbers of micro-batches"
+    few, which = np.unique(np.minimum(chunks, 3*pp+4), return_inverse=True)
+    W, q, more_W, more_q = (np.array(v)[which] for v in zip(*(_mean_slow(pp, int(n), kind) for n in few)))
+    more = np.asarray(chunks)-few[which]
+    return W+more[:, None, None]*more_W, q+more[:, None]*more_q
+
 @lru_cache(None)
 def standard_paths(
     pp:int, # Stages
@@ -556,9 +596,7 @@ def standard_paths(
 ) -> tuple: # of (counts, message counts); the last is the average of those with one slow stage
     "Paths to start from"
     few = min(chunks, 3*pp+4)
-    out = [p and (p[0]+(chunks-few)*p[2], p[1]+(chunks-few)*p[3]) for p in _slow_stages(pp, few, kind)]
-    slow = [p for p in out[1:] if p is not None]
-    out = [p for p in out if p is not None] + [tuple(np.mean([s[i] for s in slow], 0) for i in (0, 1))]
+    out = [(p[0]+(chunks-few)*p[2], p[1]+(chunks-few)*p[3]) for p in _slow_stages(pp, few, kind) if p is not None] + [tuple(v[0] for v in mean_paths(pp, [chunks], kind))]
     return tuple(p for n, p in enumerate(out) if not any((p[0]==o[0]).all() and (p[1]==o[1]).all() for o in out[:n]))
 
 # %% ../../nbs/11_search.solve.ipynb #997f391a
@@ -884,7 +922,7 @@ def solve_content(self:Pipeline, content) -> Options: # with the cheapest conten
         def make():
             s = stage_of(c, j, g.segs[k], g.ends[k], weight)
             return cheapest(s, slack=min(2*c.arrive.sum(-1).max(), OTHER_BORDERS*sum(s.cost[t].min() for t in s.types))) if s.possible else None
-        self.exact[content] = make() if any(g.ends[k]) else c.recall(('content', int(c.flight[j]), j>0, c.base[j], c.floor[j], *c.others[j], c.budget, k, weight[2]), make)
+        self.exact[content] = make() if any(g.ends[k]) else c.recall(('content', int(c.flight[j]), j>0, c.base[j], c.floor[j], *c.others[j], c.budget, k, weight[2], c.layouts().tobytes()), make)
     return self.exact[content]
 
 @patch
