@@ -398,6 +398,13 @@ def test_folders_are_looked_at_before_the_search(tmp_path, monkeypatch):
     for kw in (dict(log_dir=str(file)), dict(log_dir=str(tmp_path), output_config_path=str(file/'below'))):
         with pytest.raises(GalvatronError, match='file is not a folder that can be written'): run_search(SearchArgs(settle_bsz=32, analytic='a100', **kw), LLAMA)
 
+def test_a_plan_is_saved_before_it_is_compared(tmp_path, monkeypatch):
+    def dies(r): raise KeyError('a comparison')
+    monkeypatch.setattr('galvatron.search.engine.report', dies)
+    with pytest.raises(KeyError): run_search(SearchArgs(settle_bsz=32, memory_constraint=40, analytic='a100', log_dir=str(tmp_path/'logs'), output_config_path=str(tmp_path/'configs')), LLAMA)
+    file, = (tmp_path/'configs').iterdir()
+    Plan.load(file).check(8, LLAMA)
+
 def test_profiles_of_two_devices_are_named(capsys):
     from galvatron.search.engine import _of_one_device
     _, h, p, _ = setup(LLAMA)

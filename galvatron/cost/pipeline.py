@@ -244,7 +244,6 @@ def setting(self:Pricer,
 
 # %% ../../nbs/08_cost.pipeline.ipynb #35ab9629
 def message_bytes(
-    before:LayerType, # Type of the last layer before the border
     after:LayerType, # Type of the first layer behind it
     setting:Setting,
 ) -> float: # bytes
@@ -264,20 +263,19 @@ def messages_mib(
     pp:int, # Stages
 ) -> float: # MiB on a rank
     "Buffers of the messages between a stage and its neighbours, each as large as the model's largest"
-    largest = np.max([message_bytes(t, t, setting) for t in setting.spec.layer_types], 0)/MIB
+    largest = np.max([message_bytes(t, setting) for t in setting.spec.layer_types], 0)/MIB
     front, behind = (n + SLOTS*direct_messages(setting.hardware) for n in (IN_FRONT, BEHIND))
     return (front*(stage>0) + behind*(stage<pp-1))*largest
 
 # %% ../../nbs/08_cost.pipeline.ipynb #eb337ab6
 def message_ms(
-    before:LayerType, # Type of the last layer before the border
     after:LayerType, # Type of the first layer behind it
     pp:int, # Stages
     both:bool, # Messages go both ways at once
     setting:Setting,
 ) -> float: # ms
     "Time until a message between two stages is there: on the way, and out of the buffer of a direct one"
-    hw, nbytes = setting.hardware, message_bytes(before, after, setting)
+    hw, nbytes = setting.hardware, message_bytes(after, setting)
     out = 2*nbytes/(hw.copy_gbps*1e6) if hw.copy_gbps and direct_messages(hw) else 0.0
     return hw.time('p2p_both' if both else 'p2p', nbytes, pp, setting.stage_size) + out
 
@@ -289,7 +287,7 @@ def boundary_ms(
 ) -> float: # ms of one message
     "Time of the message between two stages of a plan"
     i = plan.stage_layers(stage)[-1]
-    return message_ms(setting.spec.layer_type(i), setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
+    return message_ms(setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #08fade26
 STEP_SYNCS = 3 # all-reduces of single numbers over all ranks in an iteration: valid tokens, loss, gradient norm

@@ -126,8 +126,8 @@ def wires(self:Sheet, both):
     "[L+1, M] message in front of each layer"
     e, kinds = self.engine, type_indices(self.engine.spec)
     types, out = e.spec.layer_types, np.zeros((len(kinds)+1, len(self.micros)))
-    ms = {(a, b): message_ms(types[a], types[b], self.pp, both, self.setting) for a, b in {*zip(kinds, kinds[1:])}} if self.pp>1 else {}
-    for l, pair in enumerate(zip(kinds, kinds[1:]), 1): out[l] = ms.get(pair, 0.0)
+    ms = {k: message_ms(types[k], self.pp, both, self.setting) for k in set(kinds[1:])} if self.pp>1 else {}
+    for l, k in enumerate(kinds[1:], 1): out[l] = ms.get(k, 0.0)
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #8a4ee6e9
@@ -1067,10 +1067,10 @@ def run_search(
     folder, out = _log_folder(args, spec.name), args.output_config_path or 'configs'
     _check_folder('log_dir', folder); _check_folder('output_config_path', out)
     r = search(spec, *read_profiles(args, spec), args)
+    if r.plan: r.file = save_plan(r, out)
     text = report(r)
     print(text)
     if r.plan:
-        r.file = save_plan(r, out)
         more = [f'strategy file: {r.file}'] + ([f'memory curve: {f}' for f in _try_to_write(_write_curve, r, folder/'memory_curve') or ()] if args.memory_curve else [])
         more = '\n'.join([*more, banner('Galvatron Search Engine End Searching')])
         print(more)
