@@ -48,6 +48,16 @@ def test_forty_pairs_of_plans(tmp_path): chain(tmp_path, 4, (2, 8, 4, 8, 2, 1)) 
 def test_background_and_failures(tmp_path):
     run_ranks(keep_going, 4, str(tmp_path/'run'), timeout=200, backend='gloo')
 
+def test_latest_that_says_nothing(tmp_path):
+    "Then the highest iteration is the latest"
+    from galvatron.checkpoint.distributed import find_checkpoint
+    for i in 1, 12:
+        (tmp_path/f'iter_{i:07d}').mkdir()
+        (tmp_path/f'iter_{i:07d}'/'checkpoint.json').touch()
+    for said,i in (b'iter_0000001\n', 1), (b'\xff\x00', 12), (b'', 12), (b'iter_0000009\n', 12):
+        (tmp_path/'latest').write_bytes(said)
+        assert find_checkpoint(tmp_path).name==f'iter_{i:07d}'
+
 def test_full_disk(tmp_path, monkeypatch):
     "No file may grow beyond 100 kB: the save fails in one line, what was there stays whole, and with room again saving goes on"
     model, optimizer = make('gpt', plan(*[S()]*4), RunOptions('fp64'))

@@ -235,6 +235,38 @@ def test_a_full_disk_leaves_the_metrics(tmp_path, monkeypatch):
     with pytest.raises(OSError): Log(0, tmp_path, 1, start=1, tensorboard=False)
     assert [r['step'] for r in records(tmp_path)]==[1, 2]
 
+def test_a_disk_that_fills_up_ends_the_records_alone(tmp_path, capsys):
+    from galvatron.runtime.train import Log
+    class Full:
+        def write(self, text=''): raise OSError(28, 'No space left on device')
+        close = write # what is left in the buffer
+    log = Log(0, tmp_path, 1, tensorboard=False)
+    log.file.close()
+    log.file = Full()
+    for step in 1, 2: log.write(dict(step=step, loss=1.))
+    out = capsys.readouterr().out
+    assert out.count('no more steps are recorded there (No space left on device)')==1 and out.count('1.0000')==2
+
+@pytest.mark.parametrize('key', ['tokens', 'labels'])
+def test_an_id_that_the_model_does_not_have(key):
+    "Found where it is read, though it stands in the last sample and the vocabulary is padded beyond it"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    class Far(Counting):
+        def __getitem__(self, i):
+            res = {k:v.copy() for k,v in super().__getitem__(i).items()}
+            if i==15: res[key][3] = VOCAB
+            return res
+    spec, plan, options = setup('1-1-1 x4')
+    t = Trainer(spec, plan, TrainArgs(train_iters=2, eval_iters=0), options)
+    assert t.model.padded>VOCAB
+    with pytest.raises(GalvatronError, match=f'sample 15 of the data: {key} have id {VOCAB} at position 3'): t.fit(Far(16))
+    assert t.step==1
+
+def test_data_without_a_sample():
+    for data in (Counting(0), None), (Counting(16), Counting(0)):
+        from galvatron.runtime.train import TrainArgs, Trainer
+        with pytest.raises(GalvatronError, match='have no sample'): Trainer(*setup('1-1-1 x4')[:2], TrainArgs(train_iters=2), setup('1-1-1 x4')[2]).fit(*data)
+
 @pytest.mark.parametrize('flash,compile,kernel', [(True, False, 'flash (CPU)'), (False, False, 'math'), (False, True, 'the first of these kernels that takes its shapes: efficient, math')])
 def test_the_log_names_the_kernel_that_runs(flash, compile, kernel, capsys, monkeypatch):
     import functools, torch

@@ -123,7 +123,8 @@ def write(
     "Write a record, and print it every `interval` steps"
     if not self.on: return
     if self.folder:
-        self.file.write(json.dumps({k:_plain(v) for k,v in record.items() if v is not None})+'\n')
+        try: self.file.write(json.dumps({k:_plain(v) for k,v in record.items() if v is not None})+'\n')
+        except OSError as e: self._give_up(e)
         if self.board: [self.board.add_scalar(k, v, record['step']) for k,v in record.items() if isinstance(v, (int, float)) and k!='step']
     if 'loss' not in record or not (line or record['step']%self.interval==0): return
     shown = {k:f for k,f in self.COLUMNS.items() if record.get(k) is not None}
@@ -131,6 +132,14 @@ def write(
     if self.lines%30==0: self.say(' '.join(f'{self.NAMES.get(k, k):>{width[k]}}' for k in shown))
     self.say(' '.join(f'{record[k]:{f}}' for k,f in shown.items()))
     self.lines += 1
+
+# %% ../../nbs/27_runtime.train.ipynb #0c27f840
+@patch
+def _give_up(self:Log, error:OSError):
+    "From now on write to the console alone"
+    self.say(f'{self.folder}: no more steps are recorded there ({error.strerror})')
+    try: self.close()
+    except OSError: self.folder = self.board = None # what was not written yet
 
 # %% ../../nbs/27_runtime.train.ipynb #d6dd836f
 @patch
@@ -421,13 +430,14 @@ def loader(
     start_sample:int=0, # samples consumed before
 )->Loader:
     "Batches of a dataset for this rank, on its device; endless"
-    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, document_rows_fn=self.model.document_rows, **self.reading)
+    return Loader(data, self.plan.global_bsz, self.plan.chunks, self.model.rows, start_sample, device=self.device, document_rows_fn=self.model.document_rows, vocab=self.spec.vocab or 0, **self.reading)
 
 # %% ../../nbs/27_runtime.train.ipynb #0ba7dea9
 @patch
-def _check_sample(self:Trainer, sample, what):
+def _check_sample(self:Trainer, data, what)->dict: # the first sample
     "One sample tells whether model and data fit together"
-    r, spec = self.model.recipe, self.spec
+    if not len(data): raise GalvatronError(f'{what} have no sample')
+    sample, r, spec = data[0], self.model.recipe, self.spec
     if spec.image_size: return self._check_picture(sample, what)
     wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
     if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
@@ -437,6 +447,7 @@ def _check_sample(self:Trainer, sample, what):
         ids = torch.as_tensor(sample[name])
         if len(ids)!=seq: raise GalvatronError(f'{what} have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
         if ids.max()>=spec.vocab: raise GalvatronError(f'{what} have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
+    return sample
 
 @patch
 def _check_picture(self:Trainer, sample, what):
@@ -444,6 +455,7 @@ def _check_picture(self:Trainer, sample, what):
     if colours!=3: raise GalvatronError(f'pictures have 3 colours, the model is set up for {colours} (--num_channels)')
     got = tuple(sample['pixel_values'].shape) if 'pixel_values' in sample else f"{', '.join(sample)} and no pixel_values"
     if got!=want: raise GalvatronError(f'{what} have samples of {got}, the model is set up for pixel_values of {want} (--image_size)')
+    return sample
 
 # %% ../../nbs/27_runtime.train.ipynb #acd36994
 @patch
@@ -561,8 +573,8 @@ def fit(
     "Train to the end of the run"
     batches = None
     try:
-        self._check_sample(sample := train[0], 'the data')
-        if valid is not None: self._check_sample(valid[0], 'the held-out data')
+        sample = self._check_sample(train, 'the data')
+        if valid is not None: self._check_sample(valid, 'the held-out data')
         self._start(train, sample)
         batches = self.loader(train, self.samples)
         if self.step<self.total: self._loop(batches, valid)
