@@ -262,6 +262,15 @@ def test_an_id_that_the_model_does_not_have(key):
     with pytest.raises(GalvatronError, match=f'sample 15 of the data: {key} have id {VOCAB} at position 3'): t.fit(Far(16))
     assert t.step==1
 
+def test_exit_duration_counts_from_the_beginning():
+    "An hour of loading is a part of the run's time; a second `fit` has its own"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    t = Trainer(spec, plan, TrainArgs(train_iters=6, eval_iters=0, exit_duration=30), options)
+    t.began -= 3600
+    assert t.fit(Counting(64))['stopped']=='exit_duration' and t.step==1
+    assert 'stopped' not in t.fit(Counting(64)) and t.step==6
+
 def test_data_without_a_sample():
     for data in (Counting(0), None), (Counting(16), Counting(0)):
         from galvatron.runtime.train import TrainArgs, Trainer
@@ -318,7 +327,7 @@ def test_steps_of_one_s_own_loop():
     (dict(lr=0.), 'lr: 0.0'), (dict(clip_grad=-1.), 'clip_grad'), (dict(train_iters=0), 'train_iters: 0'), (dict(lr_decay_style='step'), 'cosine'),
     (dict(lr_warmup_iters=3, lr_warmup_fraction=.1), 'lr_warmup_fraction'), (dict(weight_decay=.1, adam_weight_decay=.2), 'two names'), (dict(min_lr=1.), 'min_lr'), (dict(save_interval=0), 'save_interval'),
     (dict(train_iters=3, epochs=2), 'one of'), (dict(lr_decay_style='WSD'), 'lr_wsd_decay_iters'), (dict(adam_beta1=1.), 'less than 1'), (dict(lr_warmup_fraction=2.), '0 to 1'),
-    (dict(start_weight_decay=0., end_weight_decay=.1), 'weight_decay_incr_style'), (dict(weight_decay_incr_style='step'), 'constant, linear, cosine')])
+    (dict(check_loss=2), 'check_loss: 2 is not allowed (allowed: 0 or 1)'), (dict(start_weight_decay=0., end_weight_decay=.1), 'weight_decay_incr_style'), (dict(weight_decay_incr_style='step'), 'constant, linear, cosine')])
 def test_bad_arguments(kw, words):
     from galvatron.runtime.arguments import TrainArgs
     with pytest.raises(GalvatronError, match=re.escape(words)): TrainArgs(**kw)

@@ -104,6 +104,7 @@ RANGES = [ # arguments, what is allowed in words, and as a test
     ('train_iters train_samples epochs lr lr_decay_iters eval_interval save_interval exit_interval exit_duration log_interval distributed_timeout_minutes peak_tflops', 'above 0', lambda v: v>0),
     ('lr_warmup_iters lr_warmup_init lr_wsd_decay_iters min_lr weight_decay adam_weight_decay start_weight_decay end_weight_decay adam_eps clip_grad init_method_std eval_iters keep_last profile', '0 or more', lambda v: v>=0),
     ('adam_beta1 adam_beta2', '0 or more, less than 1', lambda v: 0<=v<1), ('lr_warmup_fraction', '0 to 1', lambda v: 0<=v<=1),
+    ('initialize_on_meta check_loss allow_tf32', '0 or 1', lambda v: v in (0, 1)),
     ('lr_decay_style', ', '.join(LR_STYLES), lambda v: v in LR_STYLES), ('weight_decay_incr_style', ', '.join(DECAY_STYLES), lambda v: v in DECAY_STYLES)]
 
 # %% ../../nbs/26a_runtime.arguments.ipynb #b1deff22

@@ -185,7 +185,7 @@ class Trainer:
         options:RunOptions=RunOptions(), # switches of the run
         seq:int|None=None, # tokens of a sample; default: the model's
     ):
-        self.args, self.plan, self.options = args or TrainArgs(), plan, options
+        self.args, self.plan, self.options, self.began = args or TrainArgs(), plan, options, time.monotonic()
         self.spec, config, weights = as_spec(model, seq)
         self.device = init_distributed(timeout_s=60*self.args.distributed_timeout_minutes)
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -463,6 +463,7 @@ def _start(self:Trainer, train, sample):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
+    self.last_eval.pop('stopped', None) # of a `fit` before
     self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(sample.items())))
     if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
     self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
@@ -476,7 +477,7 @@ def _start(self:Trainer, train, sample):
                  + (f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal' if self.step<self.total else f'; step {self.step} of {self.total}: there is nothing left to train'))
     kinds = {(u.context, self.spec.layer_type(i)): u.module for u in self.model.units for i in self.model.stage_layers if u.name==f'layers.{i}'}
     self.seen = [None if self.options.compile else KernelsSeen(layer) for layer in kinds.values()] if self.rank==0 else []
-    self.leaving = Leaving(self.world, a.exit_duration, bool(a.save)) if a.save or a.exit_duration else None
+    self.leaving = Leaving(self.world, a.exit_duration, self.began, bool(a.save)) if a.save or a.exit_duration else None
     reset_memory(self.device)
 
 # %% ../../nbs/27_runtime.train.ipynb #dc31abe5
@@ -494,11 +495,12 @@ class Leaving:
     def __init__(
         self,
         world:int, # ranks; a collective call of all of them
-        minutes:float|None=None, # until the time is over
+        minutes:float|None=None, # until the time is over, counted
+        began:float|None=None, # from this `time.monotonic()`; None: now
         on_signal:bool=True, # SIGTERM asks to leave, in place of ending the process
     ):
         self.group = dist.new_group(timeout=time_limit(), backend='gloo') if world>1 else None
-        self.end, self.asked, self.work = time.monotonic()+60*minutes if minutes else math.inf, 0, None
+        self.end, self.asked, self.work = (began or time.monotonic())+60*minutes if minutes else math.inf, 0, None
         self.old = signal.signal(signal.SIGTERM, self._note) if on_signal and threading.current_thread() is threading.main_thread() else None
 
     def _note(self, number, frame): self.asked = number
@@ -588,6 +590,7 @@ def fit(
         if batches: batches.close()
         if hasattr(self, 'tracer'): self.tracer.stop()
         if self.leaving: self.leaving.restore()
+        self.began = None # another `fit` has its own time
         self.log.close()
 
 # %% ../../nbs/27_runtime.train.ipynb #490e1c9b
@@ -599,12 +602,12 @@ def train(
     data:DataArgs, # where samples come from
 )->dict: # record of the last step
     "Train on this rank, as `galvatron train` does"
-    launched = is_rank()
+    launched, began = is_rank(), time.monotonic()
     if launched: end_with_parent()
     try:
         samples = datasets(spec, plan, args, data)                     # before the model is built: it may be large, and there may be no data
         trainer = Trainer(spec, plan, args, options)
-        trainer.data = data
+        trainer.data, trainer.began = data, began
         trainer.reading = dict(kind=data.dataloader_type, seed=args.seed, num_workers=data.num_workers)
         return trainer.fit(*samples)
     except Exception as e:
