@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog, about):
         super().__init__(prog=prog, description=about, allow_abbrev=False, formatter_class=_Help)
     def error(self, message):
-        message = re.sub(r'^argument (--[^/ ]+)/\S+:', r'\1:', message) # one of its spellings
+        message = re.sub(r'^argument (--[^/: ]+)(/\S+)?:', r'\1:', message) # one of its spellings
         words,known = [w for w in message.split() if w.startswith('--')],self._option_string_actions
         if choice := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message): words,known = [choice[1]],re.findall(r"[^', ]+", choice[2])
         elif not message.startswith('unrecognized'): words = []
@@ -98,7 +98,7 @@ class OutputArgs:
     "What is printed"
     json:bool=False # Print the result as JSON, for other programs
 
-PRICE = 'predicted_ms samples_per_s fits memory_mib stages plan'
+PRICE = 'predicted_ms samples_per_s fits memory_mib by_formula stages plan'
 JSON = { # command: keys of the object that --json prints, or of each object in a list
     'init': 'folders', 'quickstart': 'folder seconds predicted measured loss eval_loss entropy_nats commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
     'profile-hardware': 'name folder tables', 'profile-model': 'model folder device points',
@@ -370,7 +370,9 @@ def init(argv):
     if (there := [str(to/n) for n in names if (to/n).exists()]): raise GalvatronError(f"init: {' and '.join(there)} exist{'s' if len(there)==1 else ''} already; nothing was copied")
     try:
         for n in names: shutil.copytree(here/n, to/n, ignore=shutil.ignore_patterns('__pycache__'))
-    except (OSError, shutil.Error) as e: raise GalvatronError(f'init: cannot write to {to}: {getattr(e, "strerror", None) or e}') from None
+    except (OSError, shutil.Error) as e:
+        for n in names: shutil.rmtree(to/n, ignore_errors=True) # neither was there before
+        raise GalvatronError(f'init: cannot write to {to}: {getattr(e, "strerror", None) or e}') from None
     made = {str(to/n):sum(p.is_file() for p in (to/n).rglob('*')) for n in names}
     say('\n'.join(f'{f}: {n} files' for f,n in made.items()), dict(folders=made), out)
 
@@ -382,11 +384,22 @@ class ClusterArgs:
     num_nodes:int|None=None # nodes
     num_gpus_per_node:int|None=None # and GPUs of each
     def ranks(self)->int|None:
-        "Number of ranks, or None if nothing was given"
-        if self.world_size is not None: return self.world_size
-        given = (self.num_nodes, 1),(self.num_gpus_per_node, 8)
-        if any(n is not None for n,_ in given): return math.prod(default if n is None else n for n,default in given)
+        "Number of ranks, or None if nothing was given; GalvatronError for numbers that do not go together"
+        for k,n in vars(self).items():
+            if n is not None and n<1: raise GalvatronError(f'{k}: {n} is not allowed (allowed: 1 or more)')
+        given = [n for n in (self.num_nodes, self.num_gpus_per_node) if n is not None]
+        if self.world_size is None: return math.prod((self.num_nodes or 1, self.num_gpus_per_node or 8)) if given else None
+        if self.world_size%math.prod(given) or len(given)==2 and self.world_size!=math.prod(given):
+            raise GalvatronError(f"world_size {self.world_size} does not go with {' and '.join(f'{k} {n}' for k,n in vars(self).items() if n is not None and k!='world_size')}")
+        return self.world_size
+    def shape(self)->tuple:
+        "(ranks, nodes, GPUs of each), None where nothing says"
+        ranks = self.ranks()
+        if not (self.num_nodes or self.num_gpus_per_node): return ranks, None, None
+        nodes = self.num_nodes or ranks//self.num_gpus_per_node
+        return ranks, nodes, ranks//nodes
 
+# %% ../nbs/60_cli.ipynb #8d417c4d
 def plan_facts(
     plan:Plan,
     ranks:int|None, # It runs on
@@ -416,7 +429,7 @@ def plan_check(argv):
 def plan_show(argv):
     about = 'Print a strategy file by runs of equal layers, or draw it.\n\n  galvatron plan show plan.json --world_size 8 --image plan.png'
     cluster,draw,out,pos,_ = parse('plan show', argv, ClusterArgs, ShowArgs, OutputArgs, about=about, file='Strategy file')
-    plan,ranks = Plan.load(pos.file),cluster.ranks()
+    ranks,plan = cluster.ranks(),Plan.load(pos.file)
     if ranks is None: ranks = plan.provenance.get('world_size')
     if ranks is not None: plan = Plan.load(pos.file, ranks) # what does not divide has no table
     if draw.image:
@@ -436,9 +449,7 @@ def show(argv):
     about = ('Show what a plan means and costs, in the terminal and as one HTML page.\n\n  galvatron show plan.json --html plan.html\n'
              '  galvatron show plan.json --compare other.json --metrics logs/metrics.jsonl --html plan.html --lang zh')
     args,cluster,model,flags,options,out,pos,given = parse('show', argv, PageArgs, ClusterArgs, ModelArgs, PlanArgs, RunOptions, OutputArgs, about=about, file='Strategy file, or the JSON of the older web visualiser')
-    ranks = cluster.ranks()
-    nodes = (cluster.num_nodes or 1, ranks//(cluster.num_nodes or 1)) if ranks and (cluster.num_nodes or cluster.num_gpus_per_node) else (None, None)
-    made = show(pos.file, args, _named_model(model, given), (ranks, *nodes), options, given, lambda spec, n, o: flags.plan(spec, n, o, given))
+    made = show(pos.file, args, _named_model(model, given), cluster.shape(), options, given, lambda spec, n, o: flags.plan(spec, n, o, given))
     if args.html: made.save(args.html)
     say(f"{made}{f'{chr(10)*2}page: {args.html}' if args.html else ''}", dict(file=pos.file, page=args.html, **made.facts()), out)
 
@@ -482,7 +493,7 @@ def price_facts(
 )->dict:
     "A priced plan for programs: ms of an iteration, MiB of a rank, both by term"
     stages = [dict(layers=[s.layers.start, s.layers.stop-1], peak_mib=s.peak_mib, time_ms=s.time, memory_mib=s.memory) for s in p.stages]
-    return dict(predicted_ms=p.iteration_ms, samples_per_s=p.throughput, fits=p.fits, memory_mib=p.memory_mib, stages=stages, plan=p.plan.to_dict())
+    return dict(predicted_ms=p.iteration_ms, samples_per_s=p.throughput, fits=p.fits, memory_mib=p.memory_mib, by_formula=p.by_formula, stages=stages, plan=p.plan.to_dict())
 
 # %% ../nbs/60_cli.ipynb #3235e84d
 @command('explain', 'Search', 'price a strategy file, and say what is better')

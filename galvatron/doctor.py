@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from .plan import GalvatronError
-from .runtime.launch import from_env
+from .runtime.launch import from_env, settle_nodes
 
 # %% ../nbs/61_doctor.ipynb #3bb2d95c
 @dataclass(frozen=True)
@@ -36,10 +36,8 @@ class DoctorArgs:
     seconds:float=60. # How long the ranks may take to find each other
 
     def __post_init__(self):
-        if self.num_nodes is None: self.num_nodes = 1
-        self.node_rank, self.master_addr = self.node_rank or 0, self.master_addr or '127.0.0.1'
-        if self.num_nodes<1: raise GalvatronError(f'num_nodes: {self.num_nodes} is not allowed (allowed: 1 or more)')
-        if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')
+        settle_nodes(self)
+        if not self.seconds>0: raise GalvatronError(f'seconds: {self.seconds} is not allowed (allowed: above 0)')
 
 # %% ../nbs/61_doctor.ipynb #a97754dd
 MARKS = dict(ok='ok   ', note='note ', wrong='WRONG')

@@ -10,15 +10,15 @@ __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'WARM_UP', 'POINTS', 'FOLDER', 'LANG
            'model_of_upload', 'pricer_of_upload', 'priced_or_plain', 'show']
 
 # %% ../nbs/61_show.ipynb #9a74a1e1
-import html, json, re, shutil
+import html, json, math, re, shutil
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 
 from .cost.pipeline import MEMORY_COLOURS, MEMORY_KINDS, TIME_COLOURS, TIME_KINDS, Prediction, Pricer, by_kind, predict
 from .model_spec import ModelSpec, model_sizes, model_types
-from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, parse_json
-from .profile.files import HardwareProfile, ModelProfile
+from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, parse_json, write_text
+from .profile.files import HardwareProfile, ModelProfile, measurement, whole_number
 from .search.engine import ARITHMETIC, HERE, SearchResult, binds, bounding_stages, read_profiles
 from .search.space import SearchArgs
 
@@ -149,13 +149,24 @@ def read_metrics(
 ) -> dict: # ms, mib, steps: (step, ms, loss), n, file
     "What a run measured, as the page reads it"
     path = Path(path)/'metrics.jsonl' if Path(path).is_dir() else Path(path)
-    try: rows = [json.loads(l) for l in path.read_text().splitlines() if l.strip()]
+    try:
+        *lines, last = path.read_text().split('\n')
+        rows = [json.loads(l) for l in [*lines, last] if l.strip() and not (l is last and _unfinished(l))]
     except OSError as e: raise GalvatronError(f'{path}: {e.strerror}') from None
     except ValueError: raise GalvatronError(f'{path}: not lines of JSON, as training writes to metrics.jsonl') from None
-    steps = [(r['step'], round(r['ms'], 3), r.get('loss')) for r in rows if isinstance(r, dict) and 'ms' in r and 'step' in r]
+    rows = [r for r in rows if isinstance(r, dict)]
+    steps = [(r['step'], round(r['ms'], 3), r['loss'] if _number(r.get('loss')) else None) for r in rows if _number(r.get('step')) and _number(r.get('ms')) and r['ms']>0]
     if not steps: raise GalvatronError(f'{path}: no line has a step and its ms')
     warm = sorted(s[1] for s in steps[min(WARM_UP, len(steps)//2):])
-    return dict(file=path.name, n=len(steps), ms=warm[len(warm)//2], mib=next((r['measured_mib'] for r in rows if 'measured_mib' in r), None), steps=steps[::max(1, len(steps)//POINTS)])
+    mib = next((m for r in rows if isinstance(m := r.get('measured_mib'), list) and all(map(_number, m))), None)
+    return dict(file=path.name, n=len(steps), ms=warm[len(warm)//2], mib=mib, steps=steps[::max(1, len(steps)//POINTS)])
+
+def _number(x): return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+
+def _unfinished(line):
+    "Whether a line is still being written"
+    try: json.loads(line)
+    except ValueError: return True
 
 # %% ../nbs/61_show.ipynb #fb4c7f0a
 FOLDER = HERE/'page' # Files of the page, in the package
@@ -186,10 +197,8 @@ class Page:
 
     def save(self, path) -> Path:
         "Write the page; the folder is made"
-        path = Path(path)
-        try: path.parent.mkdir(parents=True, exist_ok=True); path.write_text(self.html(), encoding='utf-8')
-        except OSError as e: raise GalvatronError(f'{path}: {e.strerror}') from None
-        return path
+        write_text(path, self.html())
+        return Path(path)
 
     def facts(self) -> dict: # plans, measured, notes
         "What the page says, for programs: times in ms, memory in MiB"
@@ -388,12 +397,16 @@ def model_of_upload(
 ) -> ModelSpec:
     "The model of the older visualiser's file"
     c = d['model_config']
+    for k in UPLOADED[:2]:
+        if not isinstance(d.get(k, {}), dict): raise GalvatronError(f'{k}: must be an object')
     need = dict(hidden_size='dim', num_attention_heads='n_heads', intermediate_size='ffn_dim', vocab_size='vocab_size')
     if missing := [v for v in (*need.values(), 'n_layers') if v not in c]: raise GalvatronError(f"model_config: {', '.join(missing)} missing")
+    for k in ('n_heads', 'n_layers'): whole_number(c[k], f'model_config, {k}', 1)
     layer = d.get('memory_profiling', {}).get('layertype_0', {})
+    if not isinstance(layer, dict): raise GalvatronError('memory_profiling, layertype_0: must be an object')
     lengths = [int(k) for k in layer if k.isdigit()] or [int(s) for k in d.get('computation_profiling', {}) for s in re.findall(r'seq(\d+)', k)]
     make = lambda kv: ModelSpec.from_size('llama_hf', None, c['n_layers'], seq or (lengths or [4096])[0], num_key_value_heads=kv, **{k: c[v] for k, v in need.items()})
-    sizes = [e['parameter_size']*2**20/4 for e in (layer, *layer.values()) if isinstance(e, dict) and 'parameter_size' in e]
+    sizes = [measurement(e['parameter_size'], 'parameter_size')*2**20/4 for e in (layer, *layer.values()) if isinstance(e, dict) and 'parameter_size' in e]
     heads = [h for h in range(1, c['n_heads']+1) if c['n_heads']%h==0]
     return make(min(heads, key=lambda h: abs(make(h).layer_types[0].params-sizes[0])) if sizes else c['n_heads'])
 
@@ -446,6 +459,7 @@ def show(
     uniform = None, # f(model, GPUs, options) -> plan, for a file that holds none
 ) -> Page:
     "The page of a file"
+    if args.memory_constraint is not None and not args.memory_constraint>0: raise GalvatronError(f'memory_constraint: {args.memory_constraint:g} is not allowed (allowed: above 0)')
     if (d := upload_of(path)) is not None:
         world, nodes, gpus = cluster[0] or 8, *(cluster[1:] if cluster[1] else recorded_cluster({}, cluster[0] or 8)[:2])
         spec = spec or model_of_upload(d)

@@ -50,6 +50,14 @@ def test_same_names_as_hf_argument_parser(dc):
     ('plan check f --num_hidden_layers 0 --world_size 2', ['num_hidden_layers: 0 is not allowed']),
     ('train --load nowhere --mock_data --train_iters 1 --num_hidden_layers 1 --hidden_size 64', ['load: nowhere: no such folder']),
     ('plan check f --world_size many', ["--world_size", "invalid int value: 'many'"]),
+    ('plan check f --world_size 4 --num_nodes 3', ['world_size 4 does not go with num_nodes 3']),
+    ('plan show f --world_size 4 --num_nodes 2 --num_gpus_per_node 4', ['world_size 4 does not go with num_nodes 2 and num_gpus_per_node 4']),
+    ('show f --num_gpus_per_node 0', ['num_gpus_per_node: 0 is not allowed']),
+    ('show f --memory_constraint nan', ['memory_constraint: nan is not allowed']),
+    ('doctor --num_nodes 2 --master_port 99999', ['master_port: 99999']),
+    ('profile-model --analytic h200 --model_size llama-7b --mixed_precision int8', ["mixed_precision 'int8'"]),
+    ('profile-model --analytic h200 --model_size llama-7b --profile_type times', ["profile_type 'times'"]),
+    ('profile-model --analytic h200 --model_size llama-7b --widths 3', ['none of the widths 3']),
     ('plan check f --mixed_precision fp7', ['mixed_precision', 'fp7', 'bf16']),
     ('plan check nowhere.json --world_size 8', ['nowhere.json: No such file']),
     ('train --mock_data --train_iters 1 --num_hidden_layers 2 --hidden_size 64 --nproc 2 --log_dir settings.ini', ['log_dir: ', 'settings.ini is a file']),
@@ -146,6 +154,15 @@ def test_starts_fast():
     used = lambda: sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     before,r = used(),subprocess.run([sys.executable, '-m', 'galvatron', '--help'], capture_output=True, text=True)
     assert r.returncode==0 and used()-before<1
+
+def test_init_copies_everything_or_nothing(tmp_path, capsys, monkeypatch):
+    real = shutil.copytree
+    def full(src, to, *a, **k):
+        if Path(src).name=='profile_hardware': raise OSError(28, 'No space left on device')
+        return real(src, to, *a, **k)
+    monkeypatch.setattr(cli.shutil, 'copytree', full)
+    assert run(capsys, ['init', str(tmp_path/'work')])==(2, '', f"galvatron: error: init: cannot write to {tmp_path/'work'}: No space left on device\n")
+    assert not list((tmp_path/'work').iterdir())
 
 def test_closed_pipe():
     r = subprocess.run(f'{sys.executable} -m galvatron --help | head -1', shell=True, capture_output=True, text=True)

@@ -138,6 +138,16 @@ def test_messages_between_stages_are_in_the_ledger():
     assert said(HARDWARE)==[1+SLOTS, 3+2*SLOTS, 3+2*SLOTS, 2+SLOTS] # on one host a neighbour's messages have slots of their own
     assert 'messages between stages' not in price(plan(S())).stages[0].memory
 
+def test_links_of_a_pipeline_inside_a_node_are_not_those_between_nodes():
+    "Eight stages of two ranks on two nodes: the fourth link leaves its node, and only it costs what the adapter takes"
+    two = HardwareProfile.analytic('h200', 2, 8)
+    p = price(plan(pp_deg=8), hardware=two)
+    assert len({*p.p2p[:3], *p.p2p[4:]})==1 and p.p2p[3]>2*p.p2p[0]
+    slow = replace(two, tables={k: t for k,t in two.tables.items() if not k[0].startswith('p2p') or k[1]*k[2]==16}) # a profile that does not tell them apart
+    q = price(plan(pp_deg=8), hardware=slow)
+    assert q.p2p==[p.p2p[3]]*7 and q.iteration_ms>p.iteration_ms
+    assert len({*price(plan(pp_deg=2), hardware=two).p2p, *price(plan(pp_deg=2), hardware=slow).p2p})==1
+
 # --- every number has a source
 
 def test_what_was_not_measured_for_such_a_run_is_said():

@@ -1,6 +1,6 @@
 "Profiles: what notebooks cannot show. Several gloo processes, ranks that die, memory that runs out, interruptions, and files of every generation"
 import json, os, signal, socket, stat, subprocess, sys, time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -63,6 +63,35 @@ def test_a_missing_key_is_named(tmp_path):
         less = replace(m, points=tuple(replace(p, **{fld:None}) if p.kind=='layer' else p for p in m.points))
         assert fld in says(ask, less)
 
+BAD = None, 'x', -1, {}, float('nan'), [None]
+
+def places(d, at=()):
+    "Where something stands in the content of a file; of lists the first two"
+    for k,v in d.items() if isinstance(d, dict) else [*enumerate(d)][:2]:
+        yield (*at, k)
+        if isinstance(v, (dict, list)): yield from places(v, (*at, k))
+
+def changed(d, at, v):
+    d = json.loads(json.dumps(d)); x = d
+    for k in at[:-1]: x = x[k]
+    x[at[-1]] = v
+    return d
+
+@pytest.mark.parametrize('kind', ['hardware','model','memory','computation'])
+def test_a_file_that_holds_nonsense_is_refused_or_still_tells_finite_numbers(kind):
+    from galvatron.cost.pipeline import predict
+    from galvatron.plan import LayerStrategy, Plan, VocabStrategy
+    hw, m = HardwareProfile.analytic('h200', 1, 2), ModelProfile.analytic(SPEC, 'h200', batches=(1,), widths=(1,2))
+    plan = Plan((LayerStrategy(2),)*4, VocabStrategy(1), global_bsz=2)
+    content = dict(hardware=hw.to_rich, model=m.to_rich, memory=lambda: m.to_documented()['memory'], computation=lambda: m.to_documented()['computation'])[kind]()
+    read = dict(hardware=lambda d: (HardwareProfile.from_rich(d, 'f.json'), m), model=lambda d: (hw, ModelProfile.from_rich(d, 'f.json'))).get(kind, lambda d: (hw, ModelProfile.from_documented({**m.to_documented(), kind:d}, SPEC)))
+    if kind=='hardware': content['tables'] = sorted(content['tables'], key=lambda r: r['op'])[:2] + content['tables']
+    for at in places(content):
+        for v in BAD:
+            try: a,b = read(changed(content, at, v)); p = predict(plan, SPEC, a, b); str(a); str(b); a.digest(); b.digest()
+            except GalvatronError as e: assert '\n' not in str(e), (at, v)
+            else: assert 0<p.iteration_ms<1e9 and 0<p.peak_mib<1e9, (at, v)
+
 MODELS = { # name: (computation, memory) in the shapes of all generations
     'hidden1024_head16_seqlen512': ({'layernum[1]_bsz8_seq512':30., 'layernum[2]_bsz8_seq512':46., 'layertype_0_bsz8_seq512':2., 'layertype_other_bsz8_seq512':1.75},
         {'1_1_8_sp':{'layernum[1]_bsz8_seq512_rank0_ms':1.}, 'layertype_0_sp':{'512':{'parameter_size':48., 'tp_activation_per_bsz_dict':{'1':36.8,'checkpoint':1.25,'2':18.4}}},
@@ -107,6 +136,28 @@ def test_gloo_sweep(n, tmp_path):
     other.write_text(other.read_text().replace('"torch": "', '"torch": "1'))
     assert '--force' in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', output_dir=str(tmp_path)))
 
+def two_nodes(args, progress): # the sweep, with a cable between ranks 0, 1 and 2, 3 that holds each message up
+    real = hardware.exchange
+    def exchange(ranks, rank, phase, both, nbytes, group, device):
+        run, i = real(ranks, rank, phase, both, nbytes, group, device), hardware.link_in(ranks.index(rank), phase, len(ranks))
+        if i is None or ranks[i]//2==ranks[i+1]//2: return run
+        return lambda: (run(), time.sleep(.05 if both else .03))
+    hardware.exchange = exchange
+    return hardware.sweep(args, progress)
+
+def test_links_inside_a_node_and_between_nodes_are_told_apart(tmp_path):
+    from galvatron.runtime.launch import run_ranks
+    a = ProfileHardwareArgs(2, 2, device='cpu', end_mb=1, scale=16, max_call_ms=1e4, overlap_time_multiply=1)
+    got = run_ranks('test_profile:two_nodes', 4, asdict(a), '', timeout=150, backend='gloo', echo=False)[0]
+    hw = hardware.assemble(a, got)
+    assert {k for k in hw.tables if k[0]=='p2p'}=={('p2p',2,1), ('p2p',4,1), ('p2p',2,2)} and set(got['overlap'])==set(OPS)
+    assert [hw.link(i, 4) for i in range(3)]==[(2,1), (4,1), (2,1)] and hw.link(0, 2)==(2,2)
+    for op,held in (('p2p', 30), ('p2p_both', 50)):
+        one = {k[1:]: t.ms[0] for k,t in hw.tables.items() if k[0]==op}
+        assert one[2,1]<held<=min(one[4,1], one[2,2]) and hw.time(op, 2**16, *hw.link(0, 4))==one[2,1]
+    hw.save(tmp_path)
+    assert HardwareProfile.load(tmp_path)==hw and {k for k in json.loads((tmp_path/hardware_files(2, 2)['p2p']).read_text())}=={'pp_size_2', 'pp_size_4', 'unit'}
+
 def killed_rank(args, progress): # runs on each rank in place of the sweep
     import torch.distributed as dist
     if dist.get_rank()==1: os.kill(os.getpid(), signal.SIGKILL)
@@ -121,6 +172,35 @@ def test_a_rank_that_fails_is_one_line_and_nothing_is_written(body, message, tmp
     said = says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)))
     assert message in said and len(said)<200
     assert time.time()-t<60 and content(tmp_path)=={}
+
+@pytest.mark.parametrize('bad,said', [(dict(node_rank='x'), "node_rank 'x'"), (dict(node_rank='2'), "node_rank '2'"), (dict(node_rank='$GALVATRON_UNSET'), 'node_rank'), (dict(master_port=''), 'master_port'),
+    (dict(master_port='99999'), '65535'), (dict(timeout=0.), 'timeout'), (dict(overlap_time_multiply=0), 'overlap_time_multiply'), (dict(max_pp_deg=-1), 'max_pp_deg'), (dict(envs=['=1']), 'KEY=VALUE')])
+def test_node_numbers_ports_and_limits_are_looked_at_first(bad, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(hardware, 'run_sweep', lambda a: pytest.fail('ranks were started'))
+    ask = lambda **k: ProfileHardwareArgs(**{**dict(num_nodes=2, num_gpus_per_node=2, node_rank='0', master_port='29555', device='cpu', output_dir=str(tmp_path/'new')), **k})
+    assert said in says(profile_hardware, ask(**bad)) and not (tmp_path/'new').exists()
+
+def test_variables_of_the_guide_are_looked_up(monkeypatch):
+    monkeypatch.setenv('GV_NODE', '1'); monkeypatch.setenv('GV_PORT', '29555')
+    a = hardware.resolve(ProfileHardwareArgs(2, 2, node_rank='$GV_NODE', master_port='$GV_PORT', device='cpu'))
+    assert (a.node_rank, a.master_port)==('1', '29555')
+
+def test_more_ranks_than_the_arguments_say(monkeypatch):
+    for k,v in dict(WORLD_SIZE='4', LOCAL_RANK='3', LOCAL_WORLD_SIZE='4', RANK='3').items(): monkeypatch.setenv(k, v)
+    assert hardware.resolve(ProfileHardwareArgs(device='cpu')).num_gpus_per_node==4 # not 2, in a file for 2
+    assert '4 ranks were started' in says(hardware.resolve, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu'))
+
+@pytest.mark.parametrize('what', ['hardware','model'])
+def test_documented_files_alone_say_that_they_are_formulas(what, tmp_path):
+    if what=='hardware': HardwareProfile.analytic('h100', 2, 4).save(tmp_path); load = lambda: HardwareProfile.load(tmp_path)
+    else: ModelProfile.analytic(SPEC, 'h100').save(tmp_path); load = lambda: ModelProfile.load(tmp_path, SPEC)
+    rich = next(tmp_path.glob(f'{what}_profile*'))
+    rich.unlink()
+    assert all(json.loads(t)['analytic']=='H100' for t in content(tmp_path).values())
+    x = load()
+    assert x.documented and x.analytic and x.device=='H100' and 'by formula' in x.summary()
+    before = content(tmp_path); x.save(tmp_path)
+    assert content(tmp_path)==before
 
 def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
     monkeypatch.setattr(hardware, 'run_sweep', lambda a: pytest.fail('ranks were started'))
@@ -198,6 +278,9 @@ def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     assert "transformers '0." in says(profile_model, a, SPEC) and profile_model(replace(a, force=True), SPEC)
     rich.unlink()
     assert 'which machine' in says(profile_model, a, SPEC)
+
+def test_no_time_at_all_is_not_no_memory(tmp_path):
+    assert 'time_limit 1e-06 s was over' in says(profile_model, replace(TINY, output_dir=str(tmp_path), time_limit=1e-6, widths='1', batches='1'), SPEC) and content(tmp_path)=={}
 
 def test_sequence_mode_and_few_batches(tmp_path, capfd):
     a = replace(TINY, profile_mode='sequence', batches='', profile_batch_size=1, profile_min_seq_length=16, profile_max_seq_length=64, profile_seq_length_step=16, output_dir=str(tmp_path), widths='1')

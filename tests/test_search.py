@@ -35,7 +35,7 @@ def random_chain(rng, most=30_000):
     if rng.random()<0.3: others[:] = -np.inf
     s, off = rng.choice([0, 0.02, 0.3, 2]), (1-np.eye(C))[..., None]
     c = Chain(runs, time, states, act, transient, gone, after, np.r_[np.arange(C), rng.integers(0, C, K-C)], rng.random((T, C, C, 2))*s*off, rng.random((C, 2))*s, rng.random((C, 2))*s, rng.random((T, C, 2))*s,
-              rng.random((T, C, C, 2))*s, rng.random((T, C))*rng.choice([0, 0.5]), rng.random(L+1)*rng.choice([0, 0.1, 3]), rng.random((P, 4))*rng.choice([0, 1, 4]), rng.random(P)*3,
+              rng.random((T, C, C, 2))*s, rng.random((T, C))*rng.choice([0, 0.5]), rng.random((P-1, L+1))*rng.choice([0, 0.1, 3]), rng.random((P, 4))*rng.choice([0, 1, 4]), rng.random(P)*3,
               rng.random(P)*rng.choice([0, 3]), others, np.inf, P, int(rng.integers(1, 12)), ('gpipe', 'pipedream_flush')[rng.integers(2)])
     budget = least_budget(c)[0]*(1+rng.choice([-0.1, 0, 0.02, 0.1, 0.3, 0.6, 3]))+1e-6
     if rng.random()<0.5:                                                                       # just enough, or not quite, for some plan in this order of its layers
@@ -66,7 +66,7 @@ def brute(c):
             x[:, j, :2] += c.arrive[t[l-1], lay[:, l-1], a] if j else c.enter[a]
             x[:, j, :2] += c.depart[t[r-1], z] if j<c.pp-1 else c.leave[z]
             ok &= peaks(c, j, l, r, k, a) <= c.budget
-        if ok.any(): best = min(best, c.iteration(x[ok], c.wire[list(cut)]).min())
+        if ok.any(): best = min(best, c.iteration(x[ok], c.wires[np.arange(c.pp-1), list(cut)]).min())
     return best
 
 def value(c, s):
@@ -78,7 +78,7 @@ def value(c, s):
         x[j] += c.time[t[l:r], k].sum(0)
         x[j, :2] += sum((c.move[t[i], lay[i], lay[i+1]] for i in range(l, r-1)), 0.0) + (c.arrive[t[l-1], lay[l-1], lay[l]] if j else c.enter[lay[l]]) + (c.depart[t[r-1], lay[r-1]] if j<c.pp-1 else c.leave[lay[r-1]])
         assert peaks(c, j, l, r, k, lay[l]) <= c.budget+1e-6
-    return float(c.iteration(x, c.wire[e[1:-1]]))
+    return float(c.iteration(x, c.wires[np.arange(c.pp-1), e[1:-1]]))
 
 @pytest.mark.parametrize('block', range(8))
 def test_equals_brute_force(block):
@@ -247,6 +247,14 @@ def test_odd_gpu_counts(nodes, gpus):
     *m, a = setup(LLAMA, nodes, gpus, memory_constraint=40, settle_bsz=84, sequence_parallel=True, sp_space='tp+sp', max_tp_deg=6, max_pp_deg=7)
     plan = check(search(*m, a), a)
     assert a.world_size%plan.pp_deg==0
+
+def test_the_search_prices_links_inside_a_node_and_between_nodes():
+    "Eight stages on two nodes: the time of the search is that of `predict`, which tells the links apart"
+    spec, h, p, a = setup(ModelSpec.from_size('llama_hf', 'llama-7b', 8), 2, 4, search_space='pp', settle_bsz=32, memory_constraint=40)
+    r = search(spec, h, p, a)
+    assert check(r, a).pp_deg==8 and len({*r.prediction.p2p})==2
+    alike = replace(h, tables={k: t for k, t in h.tables.items() if not k[0].startswith('p2p') or k[1]*k[2]==8})
+    assert search(spec, alike, p, a).plans[0].ms>r.plans[0].ms
 
 def test_few_key_value_heads():
     "28 heads, 4 key-value heads: widths 1, 2, 4 only"

@@ -71,6 +71,23 @@ def test_both_languages_have_all_words():
     terms = {t for s in predict(mixed(), SPEC, HardwareProfile.analytic('a100', 1, 8), ModelProfile.analytic(SPEC, 'a100')).stages for t in (*s.time, *s.memory)}
     assert terms <= words['zh']['terms'].keys()
 
+MEASURED = ['{"step":1,"ms":"x"}', '{"step":"a","ms":1}', '{"step":1,"ms":null}', '{"step":1,"ms":0}', '{"step":1,"ms":-1}', '{"step":1,"ms":NaN}', '{"step":1,"ms":1e999}', '[1]']
+
+def test_measurements_that_are_none_are_passed_over(made, tmp_path, capsys):
+    run = tmp_path/'metrics.jsonl'
+    for line in MEASURED:
+        run.write_text(line+'\n')
+        assert main(['show', str(made/'a.json'), '--metrics', str(run), '--no_near'])==2 and 'no line has a step and its ms' in capsys.readouterr().err
+    run.write_text('\n'.join(MEASURED) + '\n{"step":1,"ms":5000,"loss":NaN,"measured_mib":"x"}\n{"step":2,"ms":5000,"measured_mib":[1,null]}\n{"step":3,"m') # diverged, and still being written
+    assert main(['show', str(made/'a.json'), '--metrics', str(run), '--no_near', '--html', str(tmp_path/'x.html')])==0
+    text = (tmp_path/'x.html').read_text()
+    assert 'NaN' not in re.search(r'id="data">(.*?)</script>', text, re.S)[1] and data_of(tmp_path/'x.html')['measured']['steps']==[[1, 5000, None], [2, 5000, None]]
+
+def test_nodes_of_a_cluster_whose_ranks_were_said(made, capsys):
+    "Eight ranks by fours are two nodes: the sums between them go through adapters"
+    priced = lambda *more: (main(['show', str(made/'a.json'), '--analytic', 'a100', '--no_near', '--json', *more]), json.loads(capsys.readouterr().out)['plans'][0]['predicted_ms'])[1]
+    assert priced('--world_size', '8', '--num_gpus_per_node', '4')==priced('--num_nodes', '2', '--num_gpus_per_node', '4')>priced('--world_size', '8', '--num_nodes', '1')
+
 def test_text(made, capsys):
     assert main(['show', str(made/'a.json'), '--metrics', str(made)])==0
     out = capsys.readouterr().out
@@ -78,6 +95,13 @@ def test_text(made, capsys):
     for bad, word in (('--lang xx', 'lang'), ('--compare nosuch.json', 'nosuch.json'), ('--metrics nosuch', 'nosuch'), ('--profiles nosuch', 'nosuch'), ('--world_size 3', 'pp_deg'), ('--analytic tpu', 'tpu')):
         assert main(['show', str(made/'a.json'), *bad.split()])==2
         assert word in (err := capsys.readouterr().err) and err.count('\n')==1, bad
+
+@pytest.mark.parametrize('change', [dict(n_heads=0), dict(n_layers='two'), dict(computation_profiling=5), dict(memory_profiling=5), dict(memory_profiling={'layertype_0': 5}), dict(memory_profiling={'layertype_0': {'32': 5}})])
+def test_older_visualisers_file_is_checked(change, tmp_path, capsys):
+    d = dict(model_config=dict(dim=64, n_heads=4, ffn_dim=128, vocab_size=100, n_layers=2), computation_profiling={'layertype_0_bsz8_seq32': 1.0}, memory_profiling={})
+    for k, v in change.items(): (d if k in d else d['model_config'])[k] = v
+    (tmp_path/'x.json').write_text(json.dumps(d))
+    assert main(['show', str(tmp_path/'x.json')])==2 and next(iter(change)).split('_')[0] in (err := capsys.readouterr().err) and err.count('\n')==1
 
 def test_older_visualisers_file(made, capsys):
     folder = ROOT/'galvatron/model_zoo/llama_hf/configs'

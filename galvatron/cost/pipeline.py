@@ -273,11 +273,12 @@ def message_ms(
     pp:int, # Stages
     both:bool, # Messages go both ways at once
     setting:Setting,
+    i:int = 0, # The stage in front of the border: some links stay inside a node, others leave it
 ) -> float: # ms
     "Time until a message between two stages is there: on the way, and out of the buffer of a direct one"
     hw, nbytes = setting.hardware, message_bytes(after, setting)
     out = 2*nbytes/(hw.copy_gbps*1e6) if hw.copy_gbps and direct_messages(hw) else 0.0
-    return hw.time('p2p_both' if both else 'p2p', nbytes, pp, setting.stage_size) + out
+    return hw.time('p2p_both' if both else 'p2p', nbytes, *hw.link(i, pp)) + out
 
 # %% ../../nbs/08_cost.pipeline.ipynb #b03f4af3
 def boundary_ms(
@@ -287,7 +288,7 @@ def boundary_ms(
 ) -> float: # ms of one message
     "Time of the message between two stages of a plan"
     i = plan.stage_layers(stage)[-1]
-    return message_ms(setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting)
+    return message_ms(setting.spec.layer_type(i+1), plan.pp_deg, plan.pipeline_type!='gpipe' and plan.chunks>1, setting, stage)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #08fade26
 STEP_SYNCS = 3 # all-reduces of single numbers over all ranks in an iteration: valid tokens, loss, gradient norm
@@ -571,6 +572,11 @@ def sources(self:Prediction) -> dict:
             out.setdefault((c.op, *c.group), set()).add(hw.source(c.op, c.nbytes, *c.group))
     return {k: '+'.join(sorted(v)) for k, v in out.items()}
 
+@patch(as_prop=True)
+def by_formula(self:Prediction) -> list:
+    "What was not measured: the cluster, the layers, both or neither"
+    return [what for what, x in (('cluster', self.pricer.hardware), ('layers', self.pricer.profile)) if x.analytic]
+
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context')}
@@ -595,7 +601,8 @@ def by_kind(
 def summary(self:Prediction) -> str:
     "Time, throughput and peak memory in one line"
     fits, of = '' if self.fits else ', does not fit', f' of {self.memory_mib/1024:.2f}' if self.memory_mib else ''
-    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f}{of} GiB{fits}'
+    how = f" ({' and '.join(self.by_formula)} by formula, not measured)" if self.by_formula else ''
+    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f}{of} GiB{fits}{how}'
 
 @patch
 def __repr__(self:Prediction):

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves,tree_map
 from tqdm.auto import tqdm
 
 from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy,_misfits
-from .arguments import ProfileModelArgs,batches_and_lengths,check_folder,widths_of,write_analytic
+from .arguments import MEASURED,ProfileModelArgs,check_folder,points_of,widths_of,write_analytic
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
 from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
@@ -412,9 +412,7 @@ def can_share(t, form:str, width:int, seqs)->bool:
 # %% ../../nbs/05_profile.model.ipynb #bc45f417
 def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
-    seqs = tuple(t.seq for t in spec.layer_types)
-    points,types,out = batches_and_lengths(a, seqs),spec.layer_types,[]
-    if spec.image_size and any(s!=seqs for _,s in points): raise GalvatronError(f'profile-model: the lengths of {spec.name} follow from its pictures (--image_size, --patch_size): {", ".join(map(str, seqs))}')
+    points,types,out = points_of(a, spec),spec.layer_types,[]
     forms = [f for f in a.forms.split(',') if f]
     if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
@@ -433,9 +431,7 @@ TIME_FIELDS,MEMORY_FIELDS = ('forward_ms','backward_ms'),('activation_mib',)
 
 def wanted(a:ProfileModelArgs)->set:
     "What a profile type measures"
-    kinds = dict(computation={'time'}, memory={'memory'}, all={'time','memory'})
-    if a.profile_type not in kinds: raise GalvatronError(f'profile-model: profile_type {a.profile_type!r}: computation, memory or all')
-    return kinds[a.profile_type]
+    return MEASURED[a.profile_type]
 
 # %% ../../nbs/05_profile.model.ipynb #8ce49624
 def is_done(task:Task, m:ModelProfile, do:set)->bool:
@@ -612,6 +608,7 @@ def profile_model(
             try:
                 for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
             finally: gc.unfreeze()
+        if not (book.m.points or book.m.depths): raise GalvatronError(f'profile-model: time_limit {a.time_limit:g} s was over before the first point was measured; nothing was written')
         if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
         if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
         for k in book.m.noisy() if todo else (): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['init_distributed', 'end_with_parent', 'leave_group', 'RankError', 'free_port', 'run_ranks', 'torchrun_arguments',
-           'address_to', 'interface_of', 'torchrun', 'visible_gpus', 'from_env', 'LaunchArgs', 'is_rank', 'relaunch',
-           'end_rank']
+           'address_to', 'interface_of', 'torchrun', 'visible_gpus', 'from_env', 'settle_nodes', 'LaunchArgs',
+           'is_rank', 'relaunch', 'end_rank']
 
 # %% ../../nbs/28_runtime.launch.ipynb #3dea3a85
 import faulthandler, importlib, os, pickle, shutil, signal, socket, subprocess, sys, tempfile, time, traceback
@@ -343,6 +343,18 @@ def from_env(
     return field(default_factory=read)
 
 # %% ../../nbs/28_runtime.launch.ipynb #ca413537
+def settle_nodes(
+    a, # With num_nodes, node_rank, master_addr and master_port
+):
+    "Fill in what was not said about the nodes; GalvatronError for what cannot be"
+    if a.num_nodes is None: a.num_nodes = 1
+    a.node_rank, a.master_addr = a.node_rank or 0, a.master_addr or '127.0.0.1'
+    if a.num_nodes<1: raise GalvatronError(f'num_nodes: {a.num_nodes} is not allowed (allowed: 1 or more)')
+    if not 0<=a.node_rank<a.num_nodes: raise GalvatronError(f'node_rank {a.node_rank} is not one of 0 … {a.num_nodes-1} (num_nodes {a.num_nodes})')
+    least = int(a.num_nodes>1) # one node meets at a free port
+    if a.master_port is not None and not least<=a.master_port<65536: raise GalvatronError(f'master_port: {a.master_port} is not allowed (allowed: {least} … 65535)')
+
+# %% ../../nbs/28_runtime.launch.ipynb #480e2841
 @dataclass
 class LaunchArgs:
     "Where it runs"
@@ -355,11 +367,9 @@ class LaunchArgs:
 
     def __post_init__(self):
         if self.nproc is None: self.nproc = visible_gpus() or 1
-        if self.num_nodes is None: self.num_nodes = 1
-        self.node_rank, self.master_addr = self.node_rank or 0, self.master_addr or '127.0.0.1'
-        if self.nproc<1 or self.num_nodes<1: raise GalvatronError(f'nproc {self.nproc} and num_nodes {self.num_nodes} must be at least 1')
+        settle_nodes(self)
+        if self.nproc<1: raise GalvatronError(f'nproc: {self.nproc} is not allowed (allowed: 1 or more)')
         if self.time_limit is not None and not self.time_limit>0: raise GalvatronError(f'time_limit: {self.time_limit} is not allowed (allowed: above 0)')
-        if not 0<=self.node_rank<self.num_nodes: raise GalvatronError(f'node_rank {self.node_rank} is not one of 0 … {self.num_nodes-1} (num_nodes {self.num_nodes})')
 
     @property
     def world_size(self)->int: return self.nproc*self.num_nodes

@@ -123,11 +123,13 @@ def borders(self:Sheet):
 # %% ../../nbs/12_search.engine.ipynb #08dbcb42
 @patch
 def wires(self:Sheet, both):
-    "[L+1, M] message in front of each layer"
+    "[P-1, L+1, M] message over each link in front of each layer"
     e, kinds = self.engine, type_indices(self.engine.spec)
-    types, out = e.spec.layer_types, np.zeros((len(kinds)+1, len(self.micros)))
-    ms = {k: message_ms(types[k], self.pp, both, self.setting) for k in set(kinds[1:])} if self.pp>1 else {}
-    for l, k in enumerate(kinds[1:], 1): out[l] = ms.get(k, 0.0)
+    types, out, alike = e.spec.layer_types, np.zeros((self.pp-1, len(kinds)+1, len(self.micros))), {}
+    for i in range(self.pp-1): alike.setdefault(self.setting.hardware.link(i, self.pp), []).append(i)
+    for links in alike.values():
+        ms = {k: message_ms(types[k], self.pp, both, self.setting, links[0]) for k in set(kinds[1:])}
+        for l, k in enumerate(kinds[1:], 1): out[links, l] = ms[k]
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #8a4ee6e9
@@ -884,7 +886,8 @@ def explain(
     "What a plan costs, what binds it, and what the search would choose instead and why"
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
-    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
+    how = f" ({' and '.join(p.by_formula)} by formula, not measured)" if p.by_formula else ''
+    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{how}' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     out += [f'  {b}' for b in binds(p) + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
@@ -1013,7 +1016,7 @@ def report(r:SearchResult) -> str:
     e, a = r.engine, r.engine.args
     b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
-             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (' (formulas, not measured)' if e.profile.analytic else ''),
+             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (f" (formulas, not measured: {', '.join(by)})" if (by := [n for n, x in (('cluster', e.hardware), ('layers', e.profile)) if x.analytic]) else ''),
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]

@@ -56,7 +56,7 @@ class Chain:
     depart:np.ndarray # [T, C, 2] ms on the sending side of a stage border, by the type of the last layer
     arrive:np.ndarray # [T, C, C, 2] ms on the receiving side, by the type and layout before and the layout after
     arrive_mib:np.ndarray # [T, C] MiB of a stage's input for each micro-batch in flight, by its first layer
-    wire:np.ndarray # [L+1] ms of the message at a border in front of layer l
+    wire:np.ndarray # [L+1] or [P-1, L+1] ms of the message at a border in front of layer l, of each link
     fixed:np.ndarray # [P, 4] ms of each stage whatever its layers
     base:np.ndarray # [P] MiB of each stage whatever its layers, in the turn of a layer
     floor:np.ndarray # [P] MiB that the head's turn adds to it
@@ -72,6 +72,8 @@ class Chain:
     def types(self): return np.repeat([t for t, _ in self.runs], [n for _, n in self.runs])
     @cached_property
     def flight(self): return np.array([int(in_flight(i, self.pp, self.chunks, self.kind)) for i in range(self.pp)])
+    @cached_property
+    def wires(self): return np.broadcast_to(self.wire, (self.pp-1, self.n_layers+1))
     @cached_property
     def summed(self): return [self.sums(j) for j in range(self.pp)]
     @property
@@ -836,7 +838,7 @@ def add_paths(self:Pipeline, paths):
 @patch
 def through(self:Pipeline, j):
     "([paths, L+1, L+1] all but stage j with layers l..r-1, the same with it)"
-    wire = np.array(self.q)[:, j, None]*self.chain.wire if j<self.chain.pp-1 else 0.0
+    wire = np.array(self.q)[:, j, None]*self.chain.wires[j] if j<self.chain.pp-1 else 0.0
     others = self.pre[:, j, :, None] + (wire + self.suf[:, j+1])[:, None]
     return others, others+self.edges[:, j]
 
@@ -847,7 +849,7 @@ TIGHT = 1e-3 # of the bound
 def answer(self:Pipeline, i):
     "The cheapest relaxed plan under path i: ([P, 4], [P-1])"
     c, W, cuts = self.chain, self.W[i], self.division_of(i)
-    return np.array([_relaxed_time(c, j, l, r, W[j]) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))])+c.fixed, c.wire[cuts[1:-1]]
+    return np.array([_relaxed_time(c, j, l, r, W[j]) for j, (l, r) in enumerate(zip(cuts, cuts[1:]))])+c.fixed, c.wires[np.arange(c.pp-1), cuts[1:-1]]
 
 # %% ../../nbs/11_search.solve.ipynb #7943ad21
 @patch
@@ -947,7 +949,7 @@ def raise_edges(self:Pipeline, content, edges, W):
 def division_of(self:Pipeline, i):
     "Borders of the cheapest division under path i"
     c, cuts = self.chain, [0]
-    for j in range(c.pp): cuts.append(int((self.edges[i, j, cuts[-1]] + (self.q[i][j]*c.wire if j<c.pp-1 else 0.0) + self.suf[i, j+1]).argmin()))
+    for j in range(c.pp): cuts.append(int((self.edges[i, j, cuts[-1]] + (self.q[i][j]*c.wires[j] if j<c.pp-1 else 0.0) + self.suf[i, j+1]).argmin()))
     return cuts
 
 # %% ../../nbs/11_search.solve.ipynb #2cd2321d
@@ -1032,7 +1034,7 @@ def extend(
                 c.effort.spend(TOUCHED*len(mine)*len(o)*len(W))
                 a = acc[mine][:, None] + (o.time+c.fixed[j])@W[:, j].T
                 if j: a = a + c.arrive[c.types[l-1]][lay[mine][:, None], o.first]@W[:, j, PER_MICRO].T
-                if j<c.pp-1: a = a + q[:, j]*c.wire[r]
+                if j<c.pp-1: a = a + q[:, j]*c.wires[j, r]
                 bound = (a+rest(j+1, r, o.last)).max(-1)
                 i, k = np.nonzero(bound < self.limit)
                 new.append((np.full(len(i), l), np.full(len(i), r), k, mine[i], o.last[k], bound[i, k], a[i, k]))
@@ -1056,7 +1058,7 @@ def assemble(self:Pipeline, trail, options, at):
         for a, b in {*zip(l.tolist(), r.tolist())}:
             m, o = (l==a)&(r==b), options[j, a, b]
             x[m, j], first[m, j] = o.time[k[m]]+c.fixed[j], o.first[k[m]]
-        if j<c.pp-1: wires[:, j] = c.wire[r]
+        if j<c.pp-1: wires[:, j] = c.wires[j, r]
         picks.append((l, r, k)); at = up
     for j in range(1, c.pp): x[:, j, PER_MICRO] += c.arrive[c.types[picks[-1-j][0]-1], last[:, j-1], first[:, j]]
     return x, wires, picks[::-1]
@@ -1167,7 +1169,7 @@ def tails(self:Pipeline, options):
         best = np.full((lays, len(W)), np.inf)
         for r, o in options[j, l]:
             if (j+1, r) not in out: continue
-            v = (o.time+c.fixed[j])@W[:, j].T + out[j+1, r][o.last] + (q[:, j]*c.wire[r] if j<c.pp-1 else 0.0)
+            v = (o.time+c.fixed[j])@W[:, j].T + out[j+1, r][o.last] + (q[:, j]*c.wires[j, r] if j<c.pp-1 else 0.0)
             if j: v = v + c.arrive[c.types[l-1]][:, o.first]@W[:, j, PER_MICRO].T          # [layout, option, path]
             best = np.minimum(best, v.min(-2))
         out[j, l] = best
