@@ -92,7 +92,7 @@ class TrainArgs:
     tensorboard:bool=True # Write TensorBoard files where it is installed
     profile:int=0 # Steps to record with the torch profiler
     check_loss:int=0 # 1: a line on the console for every step
-    check_for_nan:bool=True # Stop when the loss is not a number
+    check_for_nan:bool=True # Stop when the loss or the gradient norm is not a number
     allow_tf32:int=1 # TF32 for single-precision products
     peak_tflops:float|None=None # Peak of one device, for MFU; default: by its name
     distributed_timeout_minutes:float=10. # How long a collective may take, and how long nodes wait for each other at the start
