@@ -416,3 +416,19 @@ def test_show(tmp_path):
 def test_torch_is_not_needed():
     code = 'import sys, galvatron.data.indexed, galvatron.data.gpt, galvatron.data.preprocess, galvatron.data.masked, galvatron.data.images, galvatron.data.loader; sys.exit("torch" in sys.modules or "transformers" in sys.modules)'
     assert subprocess.run([sys.executable, '-c', code], timeout=60).returncode==0
+
+def test_a_result_that_cannot_be_written_leaves_the_one_before_whole(tmp_path, monkeypatch):
+    "Tokens, index, and what PREFIX.json says of them; a dataset that is replaced takes all three with it"
+    from galvatron.data import indexed
+    (tmp_path/'text.txt').write_text('one\n\ntwo\n')
+    make = lambda **kw: preprocess(PreprocessArgs(input=[str(tmp_path/'text.txt')], output_prefix=str(tmp_path/'out'), **kw), quiet=True)
+    prefix, = make(append_eod=True).prefixes
+    files = lambda: {p.name:p.read_bytes() for p in tmp_path.glob('out*')}
+    before = files()
+    def full(*args): raise OSError(28, 'No space left on device')
+    with monkeypatch.context() as m:
+        m.setattr(indexed, 'write_index', full)
+        with pytest.raises(OSError): make()
+    assert files()==before and f'{Path(prefix).name}.json' in before
+    with IndexedWriter(prefix) as w: w.add_document([1, 2])
+    assert not Path(f'{prefix}.json').exists()

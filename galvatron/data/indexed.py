@@ -296,7 +296,7 @@ def close(self:IndexedWriter):
     if left := len(self._lengths)-self._documents[-1]: raise GalvatronError(f'{self.prefix}: {left} sequences behind the end of the last document; end_document closes it')
     arrays = [None if a is None else np.frombuffer(a, a.typecode) for a in (self._lengths, self._documents, self._modes)]
     write_index(self._temp+'.idx', self.dtype, *arrays)
-    Path(self.prefix+'.idx').unlink(missing_ok=True) # no moment with an old index beside new tokens
+    for end in '.idx','.json': Path(self.prefix+end).unlink(missing_ok=True) # no moment with an old index, or an old word about them, beside new tokens
     for end in ('.bin','.idx'): os.replace(self._temp+end, self.prefix+end)
 
 @patch

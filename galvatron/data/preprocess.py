@@ -266,7 +266,6 @@ def preprocess(
             documents += len(parts[args.json_keys[0]].counts)
             tokens += sum(len(e.tokens) for e in parts.values())
         if not documents: raise GalvatronError(f'{", ".join(args.input)}: no document was found ({bad} bad lines)')
-        for p in prefixes.values(): Path(f'{p}.json').unlink(missing_ok=True) # of an earlier dataset
     for p in prefixes.values(): write_about(p, args, tok)
     return Report(list(prefixes.values()), documents, tokens, bad)
 
@@ -313,7 +312,6 @@ def merge_datasets(
     if len(told)>1: raise GalvatronError('the datasets were tokenised differently: '+', '.join(f'{p} ({t}, {n} ids, end {e})' for (t,n,e),p in told.items()))
     res = merge(prefixes, args.output_prefix)
     if all(abouts.values()): _write_json(args.output_prefix, abouts[prefixes[0]])
-    else: Path(f'{args.output_prefix}.json').unlink(missing_ok=True) # of an earlier dataset
     return res
 
 def _prefix(path): return path.removesuffix('.idx').removesuffix('.bin')
