@@ -428,7 +428,16 @@ def test_a_result_that_cannot_be_written_leaves_the_one_before_whole(tmp_path, m
     def full(*args): raise OSError(28, 'No space left on device')
     with monkeypatch.context() as m:
         m.setattr(indexed, 'write_index', full)
-        with pytest.raises(OSError): make()
+        with pytest.raises(GalvatronError, match='cannot be written to its end .No space left'): make()
     assert files()==before and f'{Path(prefix).name}.json' in before
+    import resource
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for n in 6, 400: # as of a disk that is full at the end, and long before
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            with pytest.raises(GalvatronError, match='cannot be written to its end'), IndexedWriter(prefix) as w:
+                for _ in range(n): w.add_document(np.arange(50))
+        finally: resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert files()==before
     with IndexedWriter(prefix) as w: w.add_document([1, 2])
     assert not Path(f'{prefix}.json').exists()

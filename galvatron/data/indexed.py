@@ -223,9 +223,11 @@ class IndexedWriter:
     def __enter__(self): return self
     def __exit__(self, kind, value, trace):
         try: self.discard() if kind else self.close()
-        except BaseException:
+        except BaseException as e:
             self.discard() # a full disk shows here at the latest
-            raise
+            raise self._refused(e) if isinstance(e, OSError) else e
+
+    def _refused(self, e): return GalvatronError(f'{self.prefix}: cannot be written to its end ({e.strerror})')
 
 # %% ../../nbs/40_data.indexed.ipynb #9a847857
 @patch
@@ -237,7 +239,8 @@ def _put(self:IndexedWriter, tokens):
         if lo<info.min or hi>info.max:
             raise GalvatronError(f'{self.prefix}: document {len(self._documents)-1} has id {hi if hi>info.max else lo}, '
                                  f'{self.dtype} holds {info.min}..{info.max}; choose a wider token type')
-    self._file.write(np.ascontiguousarray(tokens, self.dtype).data)
+    try: self._file.write(np.ascontiguousarray(tokens, self.dtype).data)
+    except OSError as e: raise self._refused(e) from None
     return tokens.size
 
 # %% ../../nbs/40_data.indexed.ipynb #ac0ff544
