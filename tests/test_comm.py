@@ -34,13 +34,18 @@ def groups_are_shared():
     assert n_groups()==n
     want = [s for s in rank_sets(long, place.world) if place.rank in s]
     for s in long.layers[:2]: place.mesh(s)
-    assert n_groups()==n==len({*want, tuple(range(place.world))})
+    assert n_groups()==n==len({tuple(sorted(s)) for s in want} | {tuple(range(place.world))})
     for s in long.layers[:2]:
         m = place.mesh(s)
         assert [m.size(i) for i in range(3)]==([1,place.world//2,2] if s.dp_type=='zero3' else [place.world//2,1,2])
         tp, t, sp, _ = place.axes(s)
         assert sp is None and m['tp'].get_local_rank()==t==dist.get_group_rank(tp, place.rank)
         assert dist.get_process_group_ranks(m.get_group('tp'))==dist.get_process_group_ranks(tp)
+    mixed = Plan((S(place.world, ulysses=True, dp_type='zero3'), S(dp_type='zero3')), global_bsz=place.world) # the same ranks exchange activations and parameters
+    place, far = Place(mixed), dist.group.WORLD
+    for s in mixed.layers:
+        data = place.mesh(s)['shard'].get_group()
+        assert dist.get_process_group_ranks(data)==dist.get_process_group_ranks(far) and data is not (place.axes(s)[2] or far)
 
 def pipeline_neighbours():
     place = Place(Plan((S(dist.get_world_size()//2),)*4, pp_deg=2, global_bsz=8), tied=True)

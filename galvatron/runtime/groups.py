@@ -27,14 +27,14 @@ def mesh_ranks(
     return ranks.view(-1, 1, tp) if strategy.dp_type=='ddp' else ranks.view(1, -1, tp)
 
 # %% ../../nbs/20_runtime.groups.ipynb #373e4d4a
-def _lines(t:torch.Tensor): return [tuple(row) for d in range(t.dim()) for row in t.movedim(d, -1).reshape(-1, t.shape[d]).tolist()]
+def _lines(t:torch.Tensor): return [tuple(row) for d in range(t.dim()-1) for row in t.movedim(d, -1).reshape(-1, t.shape[d]).tolist()] # those along tp are the groups of the activations
 
 def strategy_sets(
     strategy:LayerStrategy, # of one layer
     stage_size:int, # ranks of the stage
-)->list: # rank tuples, counted from the first rank of the stage
-    "The rank sets in which one layer's activations and parameters move"
-    return [*strategy.groups(stage_size)[0], *_lines(mesh_ranks(strategy, stage_size))]
+)->tuple: # two lists of rank tuples, counted from the first rank of the stage
+    "The rank sets in which one layer's activations move, and those in which its parameters do"
+    return strategy.groups(stage_size)[0], _lines(mesh_ranks(strategy, stage_size))
 
 # %% ../../nbs/20_runtime.groups.ipynb #a6451f48
 def _layout(strategy, stage_size, options): return Layout.of(strategy, stage_size, options.sequence_parallel)
@@ -60,12 +60,15 @@ def rank_sets(
     options:RunOptions=RunOptions(), # switches of the run; layouts depend on sequence_parallel
     tied:bool=False, # embedding and head share their weight
     spec=None, # the model (`ModelSpec`); without it, every sequence that stages send each other is taken to divide
-)->list: # distinct tuples of global ranks, in an order that depends on the arguments alone; ascending, but for the pairs that carry gradients
+)->list: # distinct tuples of global ranks, in an order that depends on the arguments alone; ascending, but for second groups of the same ranks
     "Every set of ranks that will exchange data under a plan, and every rank alone"
     n, sets = plan.stage_size(world_size), {}
     def add(stage, local_sets): sets.update(dict.fromkeys(tuple(stage*n+r for r in s) for s in local_sets))
-    for stage,strategy in dict.fromkeys(_sequence(plan)): add(stage, strategy_sets(strategy, n))
+    moves = {(stage, s): strategy_sets(s, n) for stage,s in dict.fromkeys(_sequence(plan))}
+    for (stage,_),(width,_) in moves.items(): add(stage, width)
     for stage,a,b in dict.fromkeys(_transitions(plan, n, options, spec)): add(stage, components(a, b, n)+components(b, a, n))
+    busy = {s for s in sets if len(s)>1}                        # with activations
+    for (stage,_),(_,lines) in moves.items(): add(stage, [s[::-1] if tuple(stage*n+r for r in s) in busy else s for s in lines])
     pairs = [*zip(range(plan.pp_deg), range(1, plan.pp_deg))] + ([(0, plan.pp_deg-1)] if tied and plan.pp_deg>1 else [])
     pairs += [(t,s) for s,t in zip(range(plan.pp_deg), range(1, plan.pp_deg))]
     for s,t in pairs: sets.update(dict.fromkeys((s*n+r, t*n+r) for r in range(n)))
@@ -94,7 +97,7 @@ def _warm(ranks, group, device):
 
 # %% ../../nbs/20_runtime.groups.ipynb #2e7c0705
 def groups_for(
-    sets:list, # tuples of global ranks, ascending; the same list on every rank of the world
+    sets:list, # tuples of global ranks, in descending order for a second group; the same list on every rank of the world
     device, # where the groups' tensors live
 )->dict: # rank set -> group; sets without this rank have a placeholder
     "Groups for rank sets, made once in the life of the default group; a collective call of the whole world"
@@ -102,7 +105,7 @@ def groups_for(
         _made.update(world=dist.group.WORLD, groups={})
     groups, device, all_ranks = _made['groups'], torch.device(device), tuple(range(dist.get_world_size()))
     new = [s for s in dict.fromkeys([all_ranks, *sets]) if s not in groups]
-    for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(list(s), time_limit(), _backend(device.type))
+    for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(sorted(s), time_limit(), _backend(device.type))
     for s in new:
         if len(s)>1 and dist.get_rank() in s: _warm(s, groups[s], device)
     return groups
@@ -197,6 +200,11 @@ def layout(self:Place,
 
 # %% ../../nbs/20_runtime.groups.ipynb #1a20b6da
 @patch
+def _carrier(self:Place, ranks): # of parameters: the second group of these ranks if there is one
+    key = tuple(ranks)
+    return self._groups.get(key[::-1]) or self._groups[key]
+
+@patch
 def mesh(self:Place,
     strategy:LayerStrategy, # of one layer
 ): # DeviceMesh with dimensions rep, shard, tp over the global ranks of this stage; None without torch.distributed
@@ -206,6 +214,6 @@ def mesh(self:Place,
     key = t.shape, tuple(t.flatten().tolist())
     if key not in self._meshes:
         i,j,k = (t==self.rank).nonzero()[0].tolist()
-        groups = [self._groups[tuple(line.tolist())] for line in (t[:,j,k], t[i,:,k], t[i,j])]
+        groups = [self._carrier(line.tolist()) for line in (t[:,j,k], t[i,:,k])] + [self._groups[tuple(t[i,j].tolist())]]
         self._meshes[key] = DeviceMesh.from_group(groups, self.device.type, mesh=t, mesh_dim_names=('rep','shard','tp'))
     return self._meshes[key]
