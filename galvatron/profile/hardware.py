@@ -6,7 +6,7 @@
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'within', 'under_torchrun', 'check_args', 'message_sizes', 'groups_to_measure',
            'partition', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in', 'exchange', 'lane', 'slowdowns',
            'device_facts', 'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'tables_of', 'table_of',
-           'make_groups', 'pipelines', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep',
+           'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep',
            'visible_gpus', 'resolve', 'check_port', 'check_hardware_files', 'run_sweep', 'machine_of', 'assemble',
            'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_hosts', 'run_nccl', 'nccl_tables']
 
@@ -372,11 +372,19 @@ def _p2p_tables(s:Sweep)->list:
     return out
 
 # %% ../../nbs/04_profile.hardware.ipynb #6a120474
+def products(device):
+    "Matrix products of unlike shapes, one after the other, as in a layer"
+    import torch
+    n,dtype = (4096,torch.bfloat16) if device.type=='cuda' else (256,torch.float32)
+    pairs = [[torch.randn(*ab, device=device, dtype=dtype) for ab in ((i,k), (k,j))] for i,k,j in ((n,n,n), (2*n,n//2,2*n), (2*n,2*n,n//2), (n,n//2,5*n//8))]
+    return lambda: [a@b for a,b in pairs]
+
+# %% ../../nbs/04_profile.hardware.ipynb #80eeeeb1
 def overlaps(s:Sweep)->dict:
     "Slowdown of arithmetic and of communication for each operation, over the whole world"
     if s.world==1: return {}
     nbytes = min(s.a.end_mb, 64 if s.device.type=='cuda' else 4)*MIB
-    mm,_ = matmul(s.device, 4096 if s.device.type=='cuda' else 256)
+    mm = products(s.device)
     k,everybody,out = divisors(s.world)[1],s.dist.group.WORLD,{}
     chain = next(p for p in partition(s.world, k, s.world//k) if s.rank in p) # as few stages as there can be: those of several nodes are on different ones
     for op in OPS:
