@@ -534,6 +534,18 @@ def _follow(
     if new & {h, heads} and 'head_dim' not in new and hf!='t5': c.pop('head_dim', None)
 
 # %% ../nbs/01_model_spec.ipynb #c81e98a5
+def _names(words): return {k:tuple((own or k).split(',')) for k,_,own in (w.partition('=') for w in words.split())}
+
+_ids = 'pad_token_id bos_token_id eos_token_id'
+_llama = f'rms_norm_eps layer_norm_eps=rms_norm_eps rope_parameters initializer_range hidden_act attention_dropout attention_probs_dropout_prob=attention_dropout {_ids}'
+_bert = 'layer_norm_eps initializer_range hidden_act hidden_dropout_prob attention_probs_dropout_prob'
+_constants = {hf:_names(_llama) for hf,(ours,_,_) in _families.items() if ours in ('llama_hf', 'baichuan_hf')} | {k:_names(v) for k,v in dict(
+    gpt2='layer_norm_epsilon layer_norm_eps=layer_norm_epsilon initializer_range activation_function attn_pdrop resid_pdrop embd_pdrop attention_probs_dropout_prob=attn_pdrop '
+         f'hidden_dropout_prob=resid_pdrop,embd_pdrop {_ids}',
+    t5='layer_norm_epsilon layer_norm_eps=layer_norm_epsilon dropout_rate hidden_dropout_prob=dropout_rate pad_token_id eos_token_id',
+    bert=f'{_bert} {_ids}', vit=_bert, swin=f'{_bert} drop_path_rate').items()} # family: {name that is taken: the family's own}
+
+# %% ../nbs/01_model_spec.ipynb #ba00667e
 def _override(
     c:dict, # HuggingFace config, changed in place
     overrides:dict, # common or HuggingFace names
@@ -544,15 +556,14 @@ def _override(
     depth = {'t5':('num_layers', 'num_decoder_layers')}.get(hf, (_renames[hf].get('num_hidden_layers', 'num_hidden_layers'),))
     if layers is not None and hf=='swin': c['depths'] = list(layers)
     elif layers is not None: c.update(zip(depth, layers if isinstance(layers, (tuple, list)) else (layers,)*len(depth)))
-    new = {_renames[hf].get(k, k):v for k,v in overrides.items() if v is not None}
-    allowed = {*_families[hf][2], *c, *_neutral}
-    if bad := sorted(k for k in new if k not in allowed): raise GalvatronError(f"unknown model option {', '.join(bad)} for {hf}; known: {', '.join(sorted(allowed|set(_renames[hf])))}")
+    given = {_renames[hf].get(k, k):v for k,v in overrides.items() if v is not None}
+    neutral = _constants.get(hf, {})
+    allowed = {*_families[hf][2], *c, *neutral}
+    if bad := sorted(k for k in given if k not in allowed): raise GalvatronError(f"unknown model option {', '.join(bad)} for {hf}; known: {', '.join(sorted(allowed|set(_renames[hf])))}")
+    new = {own:v for k,v in given.items() for own in neutral.get(k, (k,))}
     c.update(new)
     _follow(c, hf, set(new))
-    return bool(set(new) - set(_neutral))
-
-_neutral = ('rms_norm_eps', 'layer_norm_epsilon', 'layer_norm_eps', 'rope_parameters', 'initializer_range', 'hidden_act', 'activation_function', 'attention_dropout', 'attn_pdrop',
-            'resid_pdrop', 'embd_pdrop', 'dropout_rate', 'hidden_dropout_prob', 'attention_probs_dropout_prob', 'drop_path_rate', 'pad_token_id', 'bos_token_id', 'eos_token_id')
+    return bool(set(given) - set(neutral))
 
 # %% ../nbs/01_model_spec.ipynb #97f5fd48
 @patch

@@ -3,7 +3,7 @@ import json, subprocess, sys
 
 import pytest
 
-from galvatron.model_spec import ModelSpec, _families, canonical_model_type, model_sizes
+from galvatron.model_spec import ModelSpec, _constants, _families, canonical_model_type, model_sizes
 from galvatron.plan import GalvatronError
 
 pytestmark = pytest.mark.filterwarnings('ignore')
@@ -120,6 +120,19 @@ def test_old_rope_keys_survive():
     "config.json files of older transformers put rope_theta at the top"
     c = dict(model_type='llama', rope_theta=5e5, rope_scaling=None)
     assert ModelSpec.from_hf(c).hf_config().rope_parameters['rope_theta']==5e5
+
+@pytest.mark.parametrize('hf', [h for h in _constants if h!='baichuan'])
+def test_constants_reach_the_model(hf):
+    "What changes no shape is taken only if the family's config has it, under whatever name it is given"
+    import transformers
+    own = transformers.AutoConfig.for_model(hf).to_dict()
+    for name,names in _constants[hf].items(): assert set(names)<=set(own), name
+    if hf not in ('llama', 'gpt2', 't5', 'bert', 'vit', 'swin'): return # no size without a name
+    for kw in dict(hidden_dropout_prob=.125), dict(attention_probs_dropout_prob=.125), dict(layer_norm_eps=.125):
+        make = lambda: ModelSpec.from_size(_families[hf][0], **kw).hf_config().to_dict()
+        if next(iter(kw)) in _constants[hf]: assert .125 in make().values()
+        else:
+            with pytest.raises(GalvatronError, match='unknown model option'): make()
 
 def test_names_and_overrides():
     fa, hf = ModelSpec.from_size('llama_fa', 'llama-7b'), ModelSpec.from_size('llama_hf', 'llama-7b', layers=4)
