@@ -226,6 +226,28 @@ def test_what_comes_after_the_end(tmp_path, capsys):
     assert 'step 2 of 2: there is nothing left to train' in capsys.readouterr().out
     with pytest.raises(GalvatronError, match='no folder for checkpoints'): Trainer(spec, plan, TrainArgs(), options).save()
 
+def test_a_run_says_why_it_leaves_and_what_its_schedule_does(tmp_path, capsys):
+    "The last step is on the console, whatever the interval; steps that are recorded, and where; a warm-up that is longer than the run"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    args = TrainArgs(train_iters=20, exit_interval=3, lr_warmup_iters=30, profile=1, log_dir=str(tmp_path), eval_iters=1, tensorboard=False)
+    last, out = Trainer(spec, plan, args, options).fit(Counting(4000), Counting(64, 1)), capsys.readouterr().out
+    assert last['stopped']=='exit_interval' and last['step']==3 and last['eval_loss']>0
+    assert 'step 3: exit_interval, leaving\n' in out and re.search(r'^ +3 ', out, re.M) and f'steps 6 to 6 will be recorded in {tmp_path}, trace_rank*.json' in out
+    assert 'the rate reaches 6.67e-05 of 0.0001: the run has 20 steps, its warm-up 30' in out
+
+def test_labels_that_do_not_count(capsys):
+    "A loss of 0 without any label is told from a perfect one, once; such batches have no weight in an evaluation"
+    from galvatron.runtime.train import TrainArgs, Trainer
+    class Silent(Counting):
+        def __getitem__(self, i): return super().__getitem__(i) | (dict(labels=np.full(SEQ, -100)) if i<16 else {})
+    spec, plan, options = setup('1-1-1 x4')
+    t = Trainer(spec, plan, TrainArgs(train_iters=3, eval_iters=4, lr=1e-9), options)
+    last, out = t.fit(Silent(4000), Silent(32)), capsys.readouterr().out
+    assert [r['loss']>3 for r in t.history]==[False, False, True] and out.count('step 1: no label of this batch counts')==out.count('no label')==1
+    assert last['eval_loss']==pytest.approx(t.evaluate([Silent(32)[i] for i in range(16, 32)]), rel=1e-6) and last['eval_loss']>3
+    assert math.isnan(t.evaluate(Silent(16)))
+
 def test_a_full_disk_leaves_the_metrics(tmp_path, monkeypatch):
     from pathlib import Path
     from galvatron.runtime.train import Log
@@ -389,7 +411,7 @@ def test_no_step_waits_for_the_gpu():
     for i in range(12):
         if i==4: torch.cuda.set_sync_debug_mode('error')
         loss, norm = t.train_step(next(batches))
-        now = Late(t.device, loss, norm)
+        now = Late(t.device, loss, norm, t.pipeline.valid)
         t._settle()
         t.pending, mark = (t.step, t.samples, 0., None, now, mark), now
     torch.cuda.set_sync_debug_mode('default')

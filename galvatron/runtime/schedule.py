@@ -62,7 +62,7 @@ class Pipeline:
     def __init__(self,
         model:StageModel, # of this rank
     ):
-        self.model, self.place, self.steps = model, model.place, 0
+        self.model, self.place, self.steps, self.valid = model, model.place, 0, None # the last: valid tokens of the last batch, as `count` finds them
         self.shapes = [self._shapes(layout, model.spec.stream(i)) for layout,i in ((model.in_layout, model.stage_layers[0]), (model.out_layout, model.stage_layers[-1]+1))]
         self.before, self.behind = self._wires(-1, self.shapes[0]), self._wires(+1, self.shapes[1])
 
@@ -98,7 +98,7 @@ def count(self:Pipeline, micro_batches)->Tensor: # scalar, the same on every ran
         for m in micro_batches: n += (m['labels']>=0).sum()
         n /= self.model.plan.vocab.width if self.place.N>1 else 1       # each sample is read by that many ranks
     if self.place.world>1: dist.all_reduce(n)
-    return n.clamp(min=1)
+    return n
 
 # %% ../../nbs/25_runtime.schedule.ipynb #80ebbddc
 @patch
@@ -120,7 +120,8 @@ def _backward(self:Pipeline, x, y, gradient):
 @patch
 def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
     "Carry out actions; returns the mean loss, the same on every rank"
-    place, scale, live, posted = self.place, 1/self.count(micro_batches), {}, {}
+    self.valid = self.count(micro_batches)
+    place, scale, live, posted = self.place, 1/self.valid.clamp(min=1), {}, {}
     loss = torch.zeros((), dtype=torch.float64, device=place.device)
     for k,(op,i) in enumerate(todo):
         for a in todo[k:k+2]:

@@ -23,7 +23,7 @@ from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions
-from .arguments import TrainArgs, datasets, differences, rates_at
+from .arguments import TrainArgs, datasets, differences, doubts, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
@@ -193,6 +193,7 @@ class Trainer:
         self.step, self.samples, self.total, self.reading, self.data = 0, 0, 0, {}, None # steps and samples done, steps of the run, further arguments of the Loader, where samples come from
         self.schedule, self.came_from, self.first_sample = None, {}, None # learning rate and weight decay of the run; what a checkpoint said of the run before; checksum of the data's first sample
         self.pending, self.last, self.last_eval, self.leaving, self.seen, self.history = None, {}, {}, None, [], deque(maxlen=10_000)
+        self.stopped, self.unlabelled = None, False # why `fit` left early; whether a batch without any label has been reported
         self._build(config)
         if weights: set_weights(self.model, weights)
         if self.args.load: self.load(self.args.load, self.args.load_iteration, self.args.load_distributed)
@@ -239,11 +240,11 @@ def train_step(
 
 # %% ../../nbs/27_runtime.train.ipynb #39402484
 @patch
-def _settle(self:Trainer):
-    "Read and log the pending step"
+def _settle(self:Trainer, line:bool=False):
+    "Read and log the pending step, also on the console if `line`"
     if self.pending is None: return
     (step, samples, lr, scale, mark, before), self.pending = self.pending, None
-    loss, norm = mark.read()
+    loss, norm, valid = mark.read()
     ms, bsz, flops = mark.since(before), self.plan.global_bsz, self.spec.step_flops(self.plan.global_bsz)
     rate = dict(images_per_s=bsz/ms*1e3) if self.spec.image_size else dict(tokens_per_s=bsz*self.spec.seq/ms*1e3)
     tflops, (used, reserved) = flops/self.world/ms/1e9, memory(self.device)
@@ -252,7 +253,9 @@ def _settle(self:Trainer):
     self.history.append(self.last)
     if step==min(10, self.total): self.last.update(self._compare())
     self._say_kernels()
-    self.log.write(self.last, line=self.args.check_loss or step in (1, self.total))
+    self.log.write(self.last, line=line or self.args.check_loss or step in (1, self.total))
+    if not (valid or self.unlabelled): self.log.say(f'step {step}: no label of this batch counts, so its loss is 0 and there is nothing to learn from it (said once)')
+    self.unlabelled = self.unlabelled or not valid
     if 'measured_ms' in self.last: self._say_compared()
     bad = [f'the {what} is {x}' for what,x in (('loss', loss), ('gradient norm', norm)) if not math.isfinite(x)]
     hopeless = bad and (scale is None or scale<=self.scaler.minimum)
@@ -299,8 +302,8 @@ def evaluate(
     most = max(1, len(valid)//self.plan.global_bsz) # no sample counts twice, unless there is less than a batch
     loader = self.loader(valid)
     for mb in islice(loader, min(batches or self.args.eval_iters, most)):
-        n = self.pipeline.count(mb)
-        total, count = total+n*self.pipeline.evaluate(mb), count+n
+        loss = self.pipeline.evaluate(mb)
+        total, count = total+self.pipeline.valid*loss, count+self.pipeline.valid
     loader.close()
     return (total/count).item()
 
@@ -463,10 +466,9 @@ def _start(self:Trainer, train, sample):
     "Open the logs and say what will run"
     a, folder = self.args, self.args.log_dir or self.args.save
     self.total = self.steps_for(train)
-    self.last_eval.pop('stopped', None) # of a `fit` before
     self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(sample.items())))
     if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
-    self.schedule = a.agreed_schedule(self.came_from.get('schedule'), self.total)
+    self.schedule, self.stopped = a.agreed_schedule(self.came_from.get('schedule'), self.total), None
     if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
     try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
     except OSError as e: raise GalvatronError(f'{folder}: nothing can be written there ({e.strerror})') from None
@@ -475,6 +477,8 @@ def _start(self:Trainer, train, sample):
     self.tracer = Tracer(self.step+min(5, self.total-self.step-n), n, Path(folder or '.')/f'trace_rank{self.rank}.json')
     self.log.say(f"{self.spec}\n{self.plan.table(self.world)}\n{self.options.mixed_precision} on {self.world} x {torch.cuda.get_device_name(self.device) if self.device.type=='cuda' else 'CPU'}"
                  + (f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal' if self.step<self.total else f'; step {self.step} of {self.total}: there is nothing left to train'))
+    if n: self.log.say(f'steps {self.tracer.first+1} to {self.tracer.first+n} will be recorded in {folder or "."}, trace_rank*.json')
+    for line in doubts(self.schedule, self.total): self.log.say(line)
     kinds = {(u.context, self.spec.layer_type(i)): u.module for u in self.model.units for i in self.model.stage_layers if u.name==f'layers.{i}'}
     self.seen = [None if self.options.compile else KernelsSeen(layer) for layer in kinds.values()] if self.rank==0 else []
     self.leaving = Leaving(self.world, a.exit_duration, self.began, bool(a.save)) if a.save or a.exit_duration else None
@@ -533,14 +537,16 @@ def _loop(self:Trainer, batches, valid):
         scale = self.scaler and self.scaler.scale
         (lr,_), (loss, norm) = rates_at(self.schedule, self.step), self.train_step(mb)
         self._say_held()
-        now = Late(self.device, loss, norm)
+        now = Late(self.device, loss, norm, self.pipeline.valid)
         self._settle()
         self.pending, mark = (self.step, self.samples, lr, scale, now, mark), now
         self.tracer.after(self.step-1)
-        stop = self.step>=self.total or bool(a.exit_interval and self.step%a.exit_interval==0)
-        if early := self.leaving and self.leaving.why(last=stop):
-            self.last_eval, valid, stop = dict(self.last_eval, stopped=early), None, True # no time for an evaluation
-            self.log.say(f'step {self.step}: {early}, leaving' + (' after a last checkpoint' if a.save else ''))
+        over = self.step>=self.total
+        due = not over and a.exit_interval and self.step%a.exit_interval==0 and 'exit_interval'
+        if early := self.leaving and self.leaving.why(last=over or bool(due)): valid = None # no time for an evaluation
+        self.stopped = early or due or None
+        if self.stopped: self.log.say(f'step {self.step}: {self.stopped}, leaving' + (' after a last checkpoint' if a.save else ''))
+        stop = over or self.stopped is not None
         if self._between(valid, stop): mark = Late(self.device) # what came between is not step time
         if stop: return
 
@@ -552,7 +558,7 @@ def _between(self:Trainer, valid, stop:bool)->bool: # whether anything was done
     test = valid is not None and a.eval_iters>0 and (stop or self.step%a.eval_interval==0)
     save = a.save and (stop or a.save_interval and self.step%a.save_interval==0)
     if not (test or save or stop): return False
-    self._settle()
+    self._settle(line=stop)
     if test: self._evaluate(valid)
     if save: self.save()
     return True
@@ -581,7 +587,7 @@ def fit(
         batches = self.loader(train, self.samples)
         if self.step<self.total: self._loop(batches, valid)
         if self.checkpoints: self.checkpoints.wait()
-        return {**self.last_eval, **self.last}
+        return {**self.last_eval, **self.last, **(dict(stopped=self.stopped) if self.stopped else {})}
     except Exception as e:
         if not isinstance(e, GalvatronError): report(e, f'rank {self.rank} of {self.world}, stage {self.model.place.stage}, step {self.step+1}')
         self._finish_saving()
