@@ -71,6 +71,16 @@ def test_torchrun_passes_on_the_exit_code_without_noise(tmp_path, capfd):
     finally: os.environ['PYTHONPATH'] = old
     assert time.time()-t<40 and capfd.readouterr().err.strip()=='galvatron: error: no'
 
+def test_the_rank_that_was_killed_is_named(tmp_path, capfd):
+    "Not the ones that lost their connection to it, though they have lower numbers and end at the same time"
+    (tmp_path/'killed_module.py').write_text('import os, pathlib, sys, time\nr, gone = os.environ["RANK"], pathlib.Path(__file__).with_name("gone")\n'
+        'if r=="2": gone.touch(); os.kill(os.getpid(), 9)\nwhile not gone.exists(): time.sleep(.001)\nsys.exit(1)\n')
+    old = os.environ.get('PYTHONPATH', '')
+    os.environ['PYTHONPATH'] = f'{tmp_path}{os.pathsep}{old}'
+    try: assert torchrun([], 3, timeout=60, module='killed_module')==137
+    finally: os.environ['PYTHONPATH'] = old
+    assert capfd.readouterr().err.strip()=='galvatron: rank 2 ended by signal SIGKILL; all ranks ended'
+
 @pytest.mark.slow
 def test_a_rank_that_cannot_be_asked_to_end_is_killed(tmp_path):
     "As one is whose GPU waits for a message of the rank that failed"

@@ -267,6 +267,16 @@ def interface_of(
             if found==socket.inet_aton(addr): return name
 
 # %% ../../nbs/28_runtime.launch.ipynb #ebb47c7b
+def _cause(
+    failures:dict, # rank: `exitcode` and `timestamp` in whole seconds, in the order in which they were found
+)->tuple: # the rank that ended first, as far as can be told, and those that ended like it
+    "Which of the failed ranks to name"
+    start = min(f.timestamp for f in failures.values())
+    order = lambda f: (f.timestamp>start+1, f.exitcode==-signal.SIGTERM, f.exitcode==-signal.SIGABRT, f.exitcode>=0, f.exitcode!=2)
+    rank = min(failures, key=lambda r: order(failures[r]))
+    return rank, sorted(r for r,f in failures.items() if (f.exitcode, order(f))==(failures[rank].exitcode, order(failures[rank])))
+
+# %% ../../nbs/28_runtime.launch.ipynb #fde6d183
 def _agent(argv)->int:
     "torchrun, ending with the first failing rank's exit code and at most one line"
     import logging
@@ -283,10 +293,11 @@ def _agent(argv)->int:
         print(f'galvatron: error: the nodes did not meet at {args.rdzv_endpoint}, or no longer reach it: is every node started, with the same --num_nodes, --master_addr and --master_port?', file=sys.stderr)
         return 2
     except ChildFailedError as e:
-        rank, failure = e.get_first_failure()
-        how = f'was ended by signal {signal.Signals(-failure.exitcode).name}' if failure.exitcode<0 else f'ended with exit code {failure.exitcode}'
-        if failure.exitcode!=2: print(f'galvatron: rank {rank} {how}; all ranks ended', file=sys.stderr)
-        return failure.exitcode if failure.exitcode>0 else 128-failure.exitcode
+        rank, alike = _cause(e.failures)
+        code = e.failures[rank].exitcode
+        how = f'ended by signal {signal.Signals(-code).name}' if code<0 else f'ended with exit code {code}'
+        if code!=2: print(f"galvatron: rank{'s'*(len(alike)>1)} {', '.join(map(str, alike))} {how}; all ranks ended", file=sys.stderr)
+        return code if code>0 else 128-code
     return 0
 
 # %% ../../nbs/28_runtime.launch.ipynb #0bbea784
