@@ -146,7 +146,7 @@ def test_device_memory_while_saving_in_the_background(tmp_path):
     print(f'reserved, MiB: {peaks[1]:.0f} without a save, {peaks[2]:.0f} and {peaks[3]:.0f} with one')
     assert peaks[1]>12*model.spec.params/2**20                  # weights and moments alone
     assert max(peaks[2:])<=1.2*peaks[1]
-    assert saver._host and all(t.device.type=='cpu' and t.is_pinned() for t in saver._host.values())
+    assert saver._host and all(t.device.type=='cpu' and (t.is_pinned() or t.numel()==1) for (n,_),t in saver._host.items() if not n.startswith('rng')) # counts of steps are on the host anyway
 
 def test_told_to_leave(tmp_path):
     "SIGTERM to the command: the ranks save after a step they agree on, and one command line says start and resume"
