@@ -35,6 +35,14 @@ HARDWARE = { # as the predecessor shipped them
     'no time tables': (2, 8, dict(allreduce={'allreduce_size_16_consec_1':44.682, 'allreduce_size_8_consec_1':155.658, 'allreduce_size_8_consec_0':20.7724}, p2p={'pp_size_2':7.66, 'pp_size_16':8.13})),
 }
 
+SHIPPED = Path(model.__file__).parent.parent
+
+def test_shipped_profiles_are_what_reading_and_writing_makes_of_them(tmp_path):
+    for kind,folder,pattern in ((HardwareProfile, SHIPPED/'profile_hardware', 'hardware_profile_*'), (ModelProfile, SHIPPED/'model_zoo', 'model_profile_*')):
+        found = list(folder.rglob(f'{pattern}.json'))
+        assert found
+        for f in found: assert all(p.read_bytes()==(f.parent/p.name).read_bytes() for p in kind.load(f).save(tmp_path)), f
+
 @pytest.mark.parametrize('which', HARDWARE)
 def test_documented_hardware_files_round_trip(which, tmp_path):
     nodes, gpus, doc = HARDWARE[which]
@@ -230,7 +238,7 @@ def test_nccl_tests(tmp_path):
 
 # --- model
 
-def test_profile_then_resume_then_force(tmp_path, monkeypatch):
+def test_profile_then_resume_then_force(tmp_path, monkeypatch, capfd):
     a, real, ran = replace(TINY, output_dir=str(tmp_path)), model.run_task, []
     def interrupted(task, *rest, **k):
         if len(ran)==7: raise KeyboardInterrupt
@@ -238,6 +246,7 @@ def test_profile_then_resume_then_force(tmp_path, monkeypatch):
         return real(task, *rest, **k)
     monkeypatch.setattr(model, 'run_task', interrupted)
     with pytest.raises(KeyboardInterrupt): profile_model(a, SPEC)
+    assert f'interrupted; what was measured is in {tmp_path}' in capfd.readouterr().err
     assert list(content(tmp_path))==[model_files('fp32', SPEC.name)['rich']] # what is done is on disk; documented files are written when all is
     done, everything = ran, model.tasks_for(a, SPEC)
     ran = []
@@ -252,6 +261,20 @@ def test_profile_then_resume_then_force(tmp_path, monkeypatch):
     assert len(ran)==1
     doc = json.loads(content(tmp_path)[model_files('fp32', SPEC.name)['computation']])
     assert {'layernum[1]_bsz1_seq32','layernum[2]_bsz1_seq32','layertype_0_bsz1_seq32','layertype_other_bsz1_seq32'}==set(doc)
+
+def test_files_of_before_do_not_outlive_a_forced_run_that_is_cut_short(tmp_path, monkeypatch):
+    a, real = replace(TINY, output_dir=str(tmp_path), widths='1', batches='1,2', force=True), model.run_task
+    profile_model(a, SPEC)
+    def once(task, *rest, **k):
+        if task.batch==2: raise KeyboardInterrupt
+        return real(task, *rest, **k)
+    def never(*a, **k): raise KeyboardInterrupt
+    before = content(tmp_path)
+    for cut,left in ((never, before.keys()), (once, {model_files('fp32', SPEC.name)['rich']})): # nothing new: nothing lost
+        monkeypatch.setattr(model, 'run_task', cut)
+        with pytest.raises(KeyboardInterrupt): profile_model(a, SPEC)
+        assert content(tmp_path).keys()==left
+        assert (content(tmp_path)==before)==(cut is never)
 
 def profile_model_counting(a, monkeypatch, real, ran):
     monkeypatch.setattr(model, 'run_task', lambda task, *r, **k: (ran.append(task), real(task, *r, **k))[1])
@@ -286,8 +309,11 @@ def test_sequence_mode_and_few_batches(tmp_path, capfd):
     a = replace(TINY, profile_mode='sequence', batches='', profile_batch_size=1, profile_min_seq_length=16, profile_max_seq_length=64, profile_seq_length_step=16, output_dir=str(tmp_path), widths='1')
     m = profile_model(a, SPEC)
     assert {p.seq for p in m.points}=={16,32,48,64} and m.forward_ms(0, 1, seq=100, mode='sequence')!=0
-    profile_model(replace(TINY, profile_mode='batch', batches='', profile_min_batch_size=1, profile_max_batch_size=2, output_dir=str(tmp_path/'b'), widths='1'), SPEC)
+    few = replace(TINY, profile_mode='batch', batches='', profile_min_batch_size=1, profile_max_batch_size=2, output_dir=str(tmp_path/'b'), widths='1')
+    profile_model(few, SPEC)
     assert 'use 8 or more' in capfd.readouterr().err
+    m = profile_model(replace(few, profile_type='memory', profile_batch_size=3, output_dir=str(tmp_path/'c')), SPEC)
+    assert {p.batch for p in m.points}=={3} and 'use 8 or more' not in capfd.readouterr().err # memory wants no line
 
 def test_two_types_of_layers(tmp_path):
     t5 = ModelSpec.from_size('t5_hf', layers=4, seq=(16, 16), hidden_size=32, num_attention_heads=4, vocab_size=100)

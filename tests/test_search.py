@@ -446,3 +446,16 @@ def test_profiles_from_files(tmp_path, monkeypatch):
     folders = {f'{k}_path': str(tmp_path/'hardware_configs') for k in ('allreduce_bandwidth_config', 'p2p_bandwidth_config', 'overlap_coe', 'sp_time')}
     assert abs(run(time_profiling_path='times', memory_profiling_path='configs', **folders).plans[0].ms-documented) <= 1e-9*documented
     with pytest.raises(GalvatronError, match='none'): run(time_profiling_path='none', memory_profiling_path='none')
+
+# ---- a profile that is not complete ----------------------------------------------------------------------------------------------------
+
+def test_a_plan_that_rests_on_shares_nobody_measured_says_so():
+    spec, hardware, formulas, args = setup(ModelSpec.from_size('llama_hf', 'llama-7b'), settle_bsz=32, settle_chunk=4, memory_constraint=60, max_tp_deg=4, disable_pp=1, search_space='tp')
+    some = replace(formulas, analytic=False, points=tuple(p for p in formulas.points if p.width<=2 and p.form!='ulysses'))
+    r = search(spec, hardware, some, args)
+    assert {s.width for s in r.plan.layers}=={4}
+    said = 'layers shared by tp 4 were not measured: their times follow from tp 1, 2 (profile-model --widths 4 measures them)'
+    assert r.prediction.unmeasured==[said] and said in report(r) and said in explain(r.plan, spec, hardware, some, args)
+    assert not search(spec, hardware, formulas, args).prediction.unmeasured                     # formulas say already that nothing was measured
+    assert not search(spec, hardware, replace(some, points=formulas.points), args).prediction.unmeasured
+    assert [some.stand_in(0, 2, *form) for form in ((False, False), (False, True), (True, True))]==['', '', 'sp 2']

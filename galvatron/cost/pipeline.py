@@ -26,7 +26,7 @@ from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
-from ..profile.files import HardwareProfile, ModelProfile
+from ..profile.files import HardwareProfile, ModelProfile, form_of
 
 # %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
 def in_flight(
@@ -576,6 +576,16 @@ def sources(self:Prediction) -> dict:
 def by_formula(self:Prediction) -> list:
     "What was not measured: the cluster, the layers, both or neither"
     return [what for what, x in (('cluster', self.pricer.hardware), ('layers', self.pricer.profile)) if x.analytic]
+
+# %% ../../nbs/08_cost.pipeline.ipynb #770e0f13
+@patch(as_prop=True)
+def unmeasured(self:Prediction) -> list: # sentences
+    "Shares of this plan's layers that were not measured, and what their time follows from"
+    r, out = self.pricer, {}
+    for k, s in {*zip(type_indices(r.spec), self.plan.layers)} if not r.profile.analytic else ():
+        if (had := r.profile.stand_in(k, s.width, s.ulysses, r.options.sequence_parallel)): out.setdefault(had, set()).add((form_of(s.width, s.ulysses, r.options.sequence_parallel), s.width))
+    return [f"layers shared by {', '.join(f'{f} {w}' for f, w in sorted(shares))} were not measured: their times follow from {had} (profile-model --widths {','.join(str(w) for w in sorted({w for _, w in shares}))} measures them)"
+            for had, shares in sorted(out.items())]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),

@@ -22,7 +22,7 @@ class ProfileModelArgs:
     "Measure the layers of a model"
     profile_type:str='memory' # computation, memory, or all
     profile_mode:str='static' # static: given batch and lengths; batch: a range of batches; sequence: a range of lengths
-    profile_batch_size:int|None=None # Batch of static and sequence mode (and of memory in batch mode)
+    profile_batch_size:int|None=None # Batch of static and sequence mode, and of memory alone in batch mode
     profile_min_batch_size:int|None=None # Batch mode: first batch
     profile_max_batch_size:int|None=None # Batch mode: last batch, included
     profile_batch_size_step:int=1 # Batch mode: step
@@ -88,7 +88,7 @@ def batches_and_lengths(
         lengths = [(s,) for s in _range(a.profile_min_seq_length, a.profile_max_seq_length, a.profile_seq_length_step, 'seq_length')]
         if a.profile_type=='memory': lengths = _doubling(a)
     batches = [a.profile_batch_size or (1 if a.profile_mode=='sequence' else 8)]
-    if a.profile_mode=='batch': batches = _range(a.profile_min_batch_size, a.profile_max_batch_size, a.profile_batch_size_step, 'batch_size')
+    if a.profile_mode=='batch' and not (a.profile_type=='memory' and a.profile_batch_size): batches = _range(a.profile_min_batch_size, a.profile_max_batch_size, a.profile_batch_size_step, 'batch_size')
     batches = _numbers(a.batches, 'batches') or batches
     points = [(b,s) for s in lengths for b in batches if not a.max_tokens or b*max(s)<=a.max_tokens]
     if not points: raise GalvatronError(f'profile-model: no point has at most {a.max_tokens} tokens')

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'KINDS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH', 'ANALYTIC_OVERLAP',
-           'SHOWN_GROUPS', 'GROUP_COLUMNS', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
+           'SHOWN_GROUPS', 'GROUP_COLUMNS', 'STANDS_IN', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
            'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group', 'HardwareProfile', 'bus_factor',
            'bus_gbps', 'hardware_files', 'check_machine', 'Device', 'device_of', 'analytic_table', 'Point',
@@ -303,8 +303,8 @@ def to_rich(self:HardwareProfile)->dict:
     "The content of the rich file"
     def row(k, t):
         f,bus = t.fit(),bus_gbps(k[0], k[1], t)
-        return dict(op=k[0], size=k[1], stride=k[2], bytes=list(t.bytes), ms=list(t.ms), spread=list(t.spread), alpha_ms=f.alpha, beta_ms_per_mib=f.beta,
-                    fit_error=f.error, fit_problem=f.problem, bus_gbps=bus, algorithm_gbps=bus/bus_factor(k[0], k[1]))
+        derived = dict(alpha_ms=f.alpha, beta_ms_per_mib=f.beta, fit_error=f.error, bus_gbps=bus, algorithm_gbps=bus/bus_factor(k[0], k[1]))
+        return dict(op=k[0], size=k[1], stride=k[2], bytes=list(t.bytes), ms=list(t.ms), spread=list(t.spread), fit_problem=f.problem, **{n:float(f'{v:.9g}') for n,v in derived.items()}) # the last digits differ between processors
     return dict(format='galvatron hardware profile 1', name=self.name, device=self.device, num_nodes=self.num_nodes, gpus_per_node=self.gpus_per_node,
                 analytic=self.analytic, memory_mib=self.memory_mib, matmul_tflops=self.matmul_tflops, copy_gbps=self.copy_gbps,
                 overlap={k:list(v) for k,v in self.overlap.items()}, meta=self.meta, tables=[row(k,t) for k,t in self.tables.items()])
@@ -742,11 +742,25 @@ def form_of(width:int, ulysses:bool, sequence_parallel:bool)->str:
     "How `width` ranks share a layer"
     return 'tp' if width==1 else 'ulysses' if ulysses else 'sp' if sequence_parallel else 'tp'
 
+STANDS_IN = dict(tp=(), sp=('tp',), ulysses=('sp','tp')) # forms whose times stand for one that was not measured, best first
+
 @patch
 def _layer_ms(self:ModelProfile, fld, k, batch, width, seq, mode, ulysses, sequence_parallel):
     form = form_of(width, ulysses, sequence_parallel)
-    fall = dict(tp=(), sp=('tp',), ulysses=('sp','tp'))[form]
-    return self._get(fld, 'layer', k, form, width, batch, self._seq(seq, k), mode, fall)
+    return self._get(fld, 'layer', k, form, width, batch, self._seq(seq, k), mode, STANDS_IN[form])
+
+# %% ../../nbs/03_profile.files.ipynb #929b9ab5
+@patch
+def stand_in(self:ModelProfile,
+    k:int, # Layer type
+    width:int, # Ranks that share the layer
+    ulysses:bool=False, # Shared by Ulysses rather than tensor parallel
+    sequence_parallel:bool=False, # Tensor parallel with Megatron's sequence parallelism
+)->str: # Such as 'tp 1, 2'; empty if the share itself was measured
+    "Which measured shares the time of a layer follows from, where its own was not measured"
+    form = form_of(width, ulysses, sequence_parallel)
+    f,ws = next(((f,ws) for f in (form, *STANDS_IN[form]) if (ws := self._measured('forward_ms', 'layer', k, f))), (form,()))
+    return '' if f==form and width in ws else f'{f} {", ".join(map(str, sorted(ws)))}'
 
 # %% ../../nbs/03_profile.files.ipynb #445010b3
 @patch
@@ -1065,13 +1079,13 @@ def to_memory(self:ModelProfile)->dict:
 
 # %% ../../nbs/03_profile.files.ipynb #549229c6
 _LAYER = re.compile(r'layertype_(\d+)(?:_bsz(\d+))?(?:_seq(\d+))?$')
-_OTHER = re.compile(r'layertype_other(?:_\d+)?(?:_bsz(\d+))?(?:_seq\[?([\d,]+)\]?)?$')
-_RAW = re.compile(r'layernum\[?([\d,_]+?)\]?_bsz(\d+)(?:_seq\[?([\d,]+)\]?)?$')
+_OTHER = re.compile(r'layertype_other(?:_\d+)?(?:_bsz(\d+))?(?:_seq\[?(\d+(?:,\d+)*)\]?)?$')
+_RAW = re.compile(r'layernum\[?(\d+(?:[,_]\d+)*)\]?_bsz(\d+)(?:_seq\[?(\d+(?:,\d+)*)\]?)?$')
 
 def raw_rows(d:dict, seqs)->list:
     "Raw keys of a computation file as rows"
-    ms = [(_RAW.match(k),v) for k,v in d.items()]
-    return [dict(layers=[int(n) for n in re.split('[,_]', m[1])], batch=int(m[2]), seq=[int(s) for s in m[3].split(',')] if m[3] else list(seqs), forward_ms=v) for m,v in ms if m]
+    ms = [(m,measurement(v, k)) for k,v in d.items() if (m := _RAW.match(k))]
+    return [dict(layers=[int(n) for n in re.split('[,_]', m[1])], batch=int(m[2]), seq=[int(s) for s in m[3].split(',')] if m[3] else list(seqs), forward_ms=v) for m,v in ms]
 
 # %% ../../nbs/03_profile.files.ipynb #9806ea64
 def computation_points(d:dict, seqs)->list:

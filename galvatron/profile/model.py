@@ -486,7 +486,7 @@ def _without_times(old, fresh):
 # %% ../../nbs/05_profile.model.ipynb #4b530f33
 class Book:
     "The profile as it grows: each finished point is on disk"
-    def __init__(self, path, m:ModelProfile, deadline:float=float('inf')): self.path,self.m,self.deadline = Path(path),m,deadline
+    def __init__(self, path, m:ModelProfile, deadline:float=float('inf'), stale=()): self.path,self.m,self.deadline,self.stale = Path(path),m,deadline,stale # files that go when the first point comes
 
     def add(self, points, depths):
         "Record what a task measured"
@@ -496,7 +496,10 @@ class Book:
         old = [replace(p, oom=None) if p.key in fresh else p for p in self.m.points]
         opt = sorted({d['mparams']:d['optimizer_ms'] for d in rows.values() if 'optimizer_ms' in d}.items())
         self.m = replace(self.m, points=merge_points([*points, *old]), depths=tuple(rows.values()), optimizer=tuple(opt))
-        if self.succeeded: write_text(self.path, rich_text(self.m.to_rich()))
+        if not self.succeeded: return
+        write_text(self.path, rich_text(self.m.to_rich()))
+        for p in self.stale: p.unlink(missing_ok=True)
+        self.stale = ()
 
     @property
     def succeeded(self)->int: return sum(not p.oom for p in self.m.points) + sum(not d.get('oom') for d in self.m.depths)
@@ -531,7 +534,7 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
                 memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
-    return Book(folder/names['rich'], m)
+    return Book(folder/names['rich'], m, stale=[folder/names[k] for k in ('computation','memory')]) # of another machine or an earlier run: not to stand beside this one's points
 
 # %% ../../nbs/05_profile.model.ipynb #d61b18e2
 def _warn(text): print(f'galvatron: warning: {text}', file=sys.stderr)
@@ -596,7 +599,7 @@ def profile_model(
         options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile, make_vocab_size_divisible_by=a.make_vocab_size_divisible_by),start_profile(a, spec, device),wanted(a)
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)
-        if a.profile_mode=='batch' and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
+        if a.profile_mode=='batch' and 'time' in do and len({t.batch for t in tasks})<8: _warn(f'profile_mode batch fits a line through {len({t.batch for t in tasks})} batch sizes; use 8 or more')
         if (left := set(widths_of(a) if a.widths else ())-{t.width for t in tasks}): _warn(f'widths {", ".join(map(str, sorted(left)))}: no layer of {spec.name} can be shared so')
         if not tasks: raise GalvatronError('profile-model: there is nothing to measure')
         todo = [t for t in tasks if not is_done(t, book.m, do)]
@@ -607,6 +610,9 @@ def profile_model(
             gc.collect(); gc.freeze() # what is there now need not be looked through after each build
             try:
                 for g in groups.values(): run_group(g, book, spec, a, options, device, bar)
+            except KeyboardInterrupt:
+                _warn(f'interrupted; {f"what was measured is in {book.path}" if book.path.exists() else "nothing was written yet"}, and the same command goes on from there')
+                raise
             finally: gc.unfreeze()
         if not (book.m.points or book.m.depths): raise GalvatronError(f'profile-model: time_limit {a.time_limit:g} s was over before the first point was measured; nothing was written')
         if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')

@@ -889,7 +889,7 @@ def explain(
     how = f" ({' and '.join(p.by_formula)} by formula, not measured)" if p.by_formula else ''
     out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{how}' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
-    out += [f'  {b}' for b in binds(p) + found.engine.notes]
+    out += [f'  {b}' for b in binds(p) + p.unmeasured + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
     return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s',
@@ -1002,7 +1002,7 @@ def final_lines(r:SearchResult) -> list:
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
-    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.engine.notes)]
+    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.prediction.unmeasured + r.engine.notes)]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
     out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
     for n, f in enumerate(r.plans[1:], 2):
