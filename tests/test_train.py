@@ -293,6 +293,12 @@ def test_exit_duration_counts_from_the_beginning():
     assert t.fit(Counting(64))['stopped']=='exit_duration' and t.step==1
     assert 'stopped' not in t.fit(Counting(64)) and t.step==6
 
+@pytest.mark.parametrize('data,words', [(iter([]), 'the data are a list_iterator: want something with a length'), ([dict(tokens=np.arange(SEQ), labels=np.arange(SEQ//2))], 'samples of 8 labels, the model is set up for 16')])
+def test_data_of_another_form(data, words):
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    with pytest.raises(GalvatronError, match=words): Trainer(spec, plan, TrainArgs(train_iters=2), options).fit(data)
+
 def test_data_without_a_sample():
     for data in (Counting(0), None), (Counting(16), Counting(0)):
         from galvatron.runtime.train import TrainArgs, Trainer
@@ -307,6 +313,18 @@ def test_the_log_names_the_kernel_that_runs(flash, compile, kernel, capsys, monk
     spec, plan, _ = setup('1-1-1 x2, 1-1-1-c x2')
     Trainer(spec, plan, TrainArgs(train_iters=2, eval_iters=0), RunOptions('fp32', flash_attn=flash, compile=compile)).fit(Counting(64))
     assert capsys.readouterr().out.count(f'attention runs in {kernel}\n')==1
+
+def test_the_log_names_layers_that_are_not_compiled(capsys, monkeypatch):
+    from galvatron.plan import RunOptions
+    from galvatron.runtime import parallelise
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, _ = setup('1-1-1 x4')
+    first, compiled = [], parallelise.compile_forward
+    def all_but_one(layer, exchanges): first.append(layer) if not first else compiled(layer, exchanges)
+    monkeypatch.setattr(parallelise, 'compile_forward', all_but_one)
+    t = Trainer(spec, plan, TrainArgs(train_iters=1), RunOptions('fp32', compile=True))
+    t._start(Counting(64), Counting(64)[0])
+    assert 'plain tensor parallelism: layers.0 (' in capsys.readouterr().out
 
 @pytest.mark.cuda
 @pytest.mark.parametrize('flash', [True, False])

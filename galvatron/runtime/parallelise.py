@@ -496,7 +496,7 @@ def compile_forward(
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     if exchanges: halve(layer)
-    layer.forward = torch.compile(layer.forward, dynamic=False, options=OPTIONS if exchanges else None)
+    layer.forward, layer.compiled = torch.compile(layer.forward, dynamic=False, options=OPTIONS if exchanges else None), True
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(

@@ -439,17 +439,18 @@ def loader(
 @patch
 def _check_sample(self:Trainer, data, what)->dict: # the first sample
     "One sample tells whether model and data fit together"
+    if not (hasattr(data, '__len__') and hasattr(data, '__getitem__')): raise GalvatronError(f'{what} are a {type(data).__name__}: want something with a length and samples by number, such as a list')
     if not len(data): raise GalvatronError(f'{what} have no sample')
     sample, r, spec = data[0], self.model.recipe, self.spec
     if spec.image_size: return self._check_picture(sample, what)
     wanted, allowed = (*r.inputs, 'labels'), (*r.inputs, *r.optional, 'labels', *sorted(DOCUMENT_KEYS))
     if more := sorted({*sample} - {*allowed, *r.ignored}): raise GalvatronError(f"samples with {', '.join(more)} are not supported (allowed: {', '.join(allowed)})")
     if gone := [k for k in wanted if k not in sample]: raise GalvatronError(f"samples without {', '.join(gone)}: {spec.model_type} reads {', '.join(wanted)}")
-    for name,seq in zip(('tokens', 'decoder_tokens'), (spec.layer_types[0].seq, spec.seq)):
+    for name,seq in dict(tokens=spec.layer_types[0].seq, decoder_tokens=spec.seq, labels=spec.seq).items():
         if name not in sample: continue
         ids = torch.as_tensor(sample[name])
         if len(ids)!=seq: raise GalvatronError(f'{what} have samples of {len(ids)} {name.replace("_", " ")}, the model is set up for {seq} (--seq_length)')
-        if ids.max()>=spec.vocab: raise GalvatronError(f'{what} have token {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
+        if ids.max()>=spec.vocab: raise GalvatronError(f'{what} have {name.removesuffix("s").replace("_", " ")} {ids.max()}, but the vocabulary has {spec.vocab} entries (--vocab_size)')
     return sample
 
 @patch
@@ -479,6 +480,8 @@ def _start(self:Trainer, train, sample):
                  + (f'; steps {self.step+1} to {self.total}; TFLOP/s are per rank, attention counted causal' if self.step<self.total else f'; step {self.step} of {self.total}: there is nothing left to train'))
     if n: self.log.say(f'steps {self.tracer.first+1} to {self.tracer.first+n} will be recorded in {folder or "."}, trace_rank*.json')
     for line in doubts(self.schedule, self.total): self.log.say(line)
+    plain = [u.name for u in self.model.units if u.name.startswith('layers.') and self.options.compile and not hasattr(u.module, 'compiled')]
+    if plain: self.log.say(f"not compiled, as they drop under plain tensor parallelism: {', '.join(plain)} (sequence_parallel or Ulysses allows it)")
     kinds = {(u.context, self.spec.layer_type(i)): u.module for u in self.model.units for i in self.model.stage_layers if u.name==f'layers.{i}'}
     self.seen = [None if self.options.compile else KernelsSeen(layer) for layer in kinds.values()] if self.rank==0 else []
     self.leaving = Leaving(self.world, a.exit_duration, self.began, bool(a.save)) if a.save or a.exit_duration else None
