@@ -456,6 +456,8 @@ def test_a_plan_that_rests_on_shares_nobody_measured_says_so():
     assert {s.width for s in r.plan.layers}=={4}
     said = 'layers shared by tp 4 were not measured: their times follow from tp 1, 2 (profile-model --widths 4 measures them)'
     assert r.prediction.unmeasured==[said] and said in report(r) and said in explain(r.plan, spec, hardware, some, args)
+    slower = replace(r.plan, layers=tuple(replace(s, recompute=True) for s in r.plan.layers))
+    assert explain(slower, spec, hardware, some, args).count('(cluster by formula, not measured)')==2 # of the plan, and of the search's
     assert not search(spec, hardware, formulas, args).prediction.unmeasured                     # formulas say already that nothing was measured
     assert not search(spec, hardware, replace(some, points=formulas.points), args).prediction.unmeasured
     assert [some.stand_in(0, 2, *form) for form in ((False, False), (False, True), (True, True))]==['', '', 'sp 2']

@@ -892,7 +892,7 @@ def explain(
     out += [f'  {b}' for b in binds(p) + p.unmeasured + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
-    return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s',
+    return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s{how}',
                       f'the plan above takes {compare(found.prediction, p)}'])
 
 # %% ../../nbs/12_search.engine.ipynb #4ab4244b
