@@ -50,7 +50,7 @@ class ProfileModelArgs:
     output_dir:str='configs' # Where the files go
     device:str='' # cuda or cpu; empty: cuda if there is one
     analytic:str='' # h200, h100 or a100: write formulas, measure nothing
-    force:bool=False # Measure again what is there, and replace files of another machine
+    force:bool=False # Begin anew: all that was measured goes, also of another machine
 
 # %% ../../nbs/03a_profile.arguments.ipynb #87f6c6d1
 _at_least = dict(profile_batch_size=1, profile_batch_size_step=1, profile_seq_length_step=1, layernum_min=1, max_tp_deg=1, max_tokens=0, budget_ms=0, time_limit=0)

@@ -664,7 +664,7 @@ def over_batch_and_length(
         n = max(map(len, by.values()))
         return static_value({b:sequence_value(at, seq) for b,at in by.items() if len(at)==n}, batch)
     at = {b:v for (b,s),v in rows.items() if s==seq}
-    if not at: raise GalvatronError(f'{what}_seq{seq} was not profiled (lengths: {sorted({s for _,s in rows})}); profile it or use profile_mode sequence')
+    if not at: raise GalvatronError(f'{what}_seq{seq} was not profiled (lengths: {sorted({s for _,s in rows})}); profile it, take a length that was (--seq_length), or use profile_mode sequence')
     if mode not in ('static','batch'): raise GalvatronError(f'profile_mode {mode!r} is unknown: static, batch or sequence')
     return (batch_value if mode=='batch' else static_value)(at, batch)
 
