@@ -405,6 +405,15 @@ def test_the_command(text, tmp_path):
     losses = [x['loss'] for x in records(tmp_path/'out') if 'loss' in x]
     assert len(losses)==20 and losses[-1]<4.5<losses[0]
 
+def test_a_run_without_held_out_data_says_so(text, capsys):
+    from galvatron.data.gpt import DataArgs
+    from galvatron.model_spec import ModelSpec
+    from galvatron.runtime.train import TrainArgs, train
+    spec, (_, plan, options) = ModelSpec.from_size('llama_hf', layers=4, seq=SEQ, hidden_size=32, num_attention_heads=4, vocab_size=257), setup('1-1-1 x4')
+    for split,wanted,said in ('100,0,0', 1, 1), ('90,10,0', 1, 0), ('100,0,0', 0, 0):
+        train(spec, plan, options, TrainArgs(train_iters=1, eval_iters=wanted), DataArgs([str(text)], split))
+        assert capsys.readouterr().out.count('no held-out data, so no evaluation')==said, split
+
 @pytest.mark.parametrize('words,rc,message', [
     (['--nproc', 2, '--pp_deg', 3], 2, 'pp_deg: 3'),
     (['--nproc', 2, '--load', '/nowhere'], 2, '/nowhere: no such folder'),

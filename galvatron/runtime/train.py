@@ -618,6 +618,7 @@ def train(
         trainer = Trainer(spec, plan, args, options)
         trainer.data, trainer.began = data, began
         trainer.reading = dict(kind=data.dataloader_type, seed=args.seed, num_workers=data.num_workers)
+        if samples[1] is None and args.eval_iters: trainer.log.say('no held-out data, so no evaluation (--split or --valid_data_path names some, --eval_iters 0 wants none)')
         return trainer.fit(*samples)
     except Exception as e:
         if not launched: raise
