@@ -421,6 +421,7 @@ def hf_config(self:ModelSpec):
     "The HuggingFace config object that this spec describes"
     from transformers import AutoConfig
     kw = _baichuan_as_llama(self.config) if self.config['model_type']=='baichuan' else dict(self.config)
+    if kw['model_type']=='gpt2' and kw.get('vocab_size', 50257)<50257: kw = dict(bos_token_id=None, eos_token_id=None) | kw # by default GPT-2's last token, which is not there
     return AutoConfig.for_model(kw.pop('model_type'), **kw)
 
 # %% ../nbs/01_model_spec.ipynb #2961f1d2
