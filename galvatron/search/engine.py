@@ -295,7 +295,8 @@ FIRST_SHEET = 32 # largest micro-batch of the first sheet
 def recommended_start(self:Engine) -> int:
     "Smallest batch of a sweep with `recommend_min_bsz`: 0.35 of the least and 0.65 of the largest of what three plain plans hold in one micro-batch"
     def holds(space, bsz):
-        a = replace(self.args, search_space=space, settle_bsz=bsz, settle_chunk=1, fine_grained_mode=1, pin=[], recommend_min_bsz=0)
+        a = replace(self.args, search_space=space, settle_bsz=bsz, settle_chunk=1, fine_grained_mode=1, pin=[], recommend_min_bsz=0,
+                    disable_dp=0, disable_sdp=0, disable_tp=0, embed_sdp=self.args.embed_sdp if space=='sdp' else None) # plain plans whatever is switched off
         return Engine(self.spec, self.hardware, self.profile, a).fits()
     sizes, most = list(batches(replace(self.args, settle_bsz=-1))), []
     for space in ('dp', 'sdp', 'tp'):
@@ -805,6 +806,7 @@ def nothing_fits(self:Engine) -> str:
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
     if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m, _ in fits[:4]]
     elif tips: text += [f"what may help most: {w} ({'at least ' if only else ''}{_gib(m)})" for w, m, only in tips[:3]] + ['but none of it is enough alone']
+    else: text.append('no switch of the search and no smaller batch lowers that')
     return '\n  '.join(text)
 
 # %% ../../nbs/12_search.engine.ipynb #9b8fb183

@@ -116,7 +116,7 @@ def contradictions(args:SearchArgs) -> list: # messages
     if a.search_space=='sdp' and a.disable_sdp: out.append('search_space sdp does not go with disable_sdp 1')
     if a.search_space in ('tp', 'dp+tp') and a.disable_tp: out.append(f'search_space {a.search_space} does not go with disable_tp 1')
     if a.search_space in ('pp', 'dp+pp') and a.disable_pp: out.append(f'search_space {a.search_space} does not go with disable_pp 1')
-    if a.embed_sdp==1 and a.disable_sdp: out.append('embed_sdp 1 does not go with disable_sdp 1')
+    if a.embed_sdp==1 and is_off(a, 'sdp') and a.world_size>1: out.append('embed_sdp 1 does not go with ' + ('disable_sdp 1' if a.disable_sdp else f'search_space {a.search_space}'))
     if a.settle_bsz>0 and a.settle_chunk>0 and a.settle_bsz%a.settle_chunk: out.append(f'settle_chunk {a.settle_chunk} does not divide settle_bsz {a.settle_bsz}')
     for name in ('num_nodes', 'num_gpus_per_node', 'memory_constraint', 'max_tp_deg', 'max_pp_deg', 'min_bsz', 'bsz_scale', 'costmodel_coe', 'top_k', 'make_vocab_size_divisible_by'):
         if not getattr(a, name)>0: out.append(f'{name}: {getattr(a, name)} (allowed: above 0)')
