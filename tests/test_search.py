@@ -1,5 +1,5 @@
 "The search against brute force, its monotonicity, and what it says where nothing fits. Quick: no processes, no torch."
-import subprocess, sys, time
+import re, subprocess, sys, time
 from dataclasses import replace
 from itertools import combinations, product
 
@@ -10,8 +10,8 @@ from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Engine, banner, explain, reasons, report, run_search, search
-from galvatron.search.solve import Chain, least_budget, prepare, solve
+from galvatron.search.engine import Config, Engine, banner, explain, reasons, report, run_search, search
+from galvatron.search.solve import Chain, least_budget, prepare, prices, solve
 from galvatron.search.space import SearchArgs
 
 # ---- abstract problems -----------------------------------------------------------------------------------------------------------------
@@ -311,6 +311,47 @@ def test_presets_and_switches():
         assert r.plan is None or r.plans[0].ms >= base*(1-1e-9) or kw.get('default_dp_type'), kw
         if r.plan: check(r, a)
     assert search(*m, replace(tight, sp_space='tp+sp', disable_tp_consec=None)).plan
+
+@pytest.mark.parametrize('space', ['3d', 'dp+tp', 'dp+pp', 'dp', 'tp', 'pp'])
+def test_embed_sdp_needs_a_space_with_zero3(space):
+    "One says yes and the other no: refused, not a smaller space or a wrong reason"
+    *m, a = setup(LLAMA, memory_constraint=150, settle_bsz=64)
+    with pytest.raises(GalvatronError, match=f'embed_sdp 1 does not go with search_space {re.escape(space)}$'): search(*m, replace(a, search_space=space, embed_sdp=1))
+
+def test_recommended_batch_whatever_is_switched_off():
+    "The three plain plans are a measure of the memory, not of the space"
+    *m, a = setup(LLAMA, memory_constraint=150, max_bsz=256, recommend_min_bsz=1)
+    start = Engine(*m, a).sweep()[0]
+    assert start>8
+    for off in (dict(disable_dp=1), dict(disable_tp=1), dict(disable_sdp=1), dict(embed_sdp=1), dict(search_space='sdp')): assert Engine(*m, replace(a, **off)).sweep()[0]==start, off
+
+def test_two_full_moments_are_priced_together():
+    "A deep model whose turns and optimizer are both full: prices of several moments raise the bound, and a hasty search still has a plan"
+    *m, a = setup(ModelSpec.from_size('vit_hf', 'vit-xhuge'), device='h200', memory_constraint=20, settle_bsz=64, settle_chunk=1, disable_pp=1, embed_sdp=1, disable_vtp=1)
+    e = Engine(*m, a)
+    e.left_out = []
+    table, chunks, kind = next(iter(e.families()))
+    problem = prepare(table.chain(chunks, kind, table.vocabularies[0]))
+    *alone, together = prices(problem.stage)
+    assert (together.mu>0).sum()>1 and together.bound > 1.15*max(p.bound for p in alone)
+    s = problem.sketch()
+    p = predict(e.plan_of(Config(64, 1, 1, kind, table.vocabularies[0]), s), pricer=e.pricer, memory_mib=a.memory_mib)
+    assert problem.bound <= s.bound <= s.ms < 1.2*problem.bound and p.fits and abs(p.iteration_ms-s.ms) <= 1e-9*s.ms
+
+def test_a_hasty_sketch_is_made_good(monkeypatch):
+    "Without any effort a sketch is a plan that fits; the proof that follows is exact"
+    monkeypatch.setattr('galvatron.search.solve.HURRY', -1.0); monkeypatch.setattr('galvatron.search.solve.HASTE', 1)
+    hasty = 0
+    for seed in range(120):
+        c = random_chain(np.random.default_rng(seed))
+        if c.pp>1: continue
+        want, p = brute(c), prepare(c)
+        s = p.sketch()
+        assert bool(s.layers)==np.isfinite(want) and s.bound <= want*(1+1e-9) and (not s.layers or abs(value(c, s)-s.ms) <= 1e-9*s.ms)
+        hasty += s.ms > want*(1+1e-6)
+        s = p.prove()
+        assert s.ms==want==np.inf or abs(s.ms-want) <= 1e-9*want and abs(s.bound-s.ms) <= 1e-9*want, seed
+    assert hasty
 
 def test_more_is_never_slower():
     "Memory, batches and layers of the engine"

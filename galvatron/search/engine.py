@@ -527,7 +527,9 @@ def prove(self:Engine, jobs, keep, bar):
         bar.update()
         bound, n, c, problem = heapq.heappop(jobs)
         if bound >= self.cap(keep, c): continue
-        if isinstance(problem, Pipeline): problem.top = max(problem.top, bound*c.bsz)
+        if isinstance(problem, Pipeline):
+            if self.hopeless(problem.chain): continue
+            problem.top = max(problem.top, bound*c.bsz)
         s = self.attempt('rung', bound, n, c, problem, keep)
         if problem.done: self.lost = min(self.lost, s.bound/c.bsz)
         else: heapq.heappush(jobs, (max(bound, s.bound/c.bsz), n, c, problem))
@@ -549,6 +551,11 @@ def start(self:Engine, queue, keep):
 def dives(self:Engine) -> bool:
     "Is the search a hard one, without any plan yet?"
     return not self.found and self.effort.left <= EFFORT-HARD
+
+@patch
+def hopeless(self:Engine, chain) -> bool:
+    "Is the search a hard one, without any plan yet, and is there none in this chain either?"
+    return self.dives() and not can_fit(replace(chain, effort=Effort()))
 
 @patch
 def put(self:Engine, queue, item):
@@ -603,6 +610,7 @@ def refine(self:Engine, level, what, bound=0.0, keep=1):
     if level==3: return [(self.played(bound, *what, keep), what)]
     if level==2:
         c, chain = what
+        if self.hopeless(chain): return []
         problem = Uniform(self, c, chain) if uniform_only(self.args) else prepare(chain)
         return [(problem.bound/c.bsz, (c, problem))]
     table, chunks, kind = what

@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'BLOCK', 'JOINT', 'STEP', 'TOUCHED', 'HASTE', 'LIMIT', 'MARGIN', 'ROOM', 'FIRST_CAP',
-           'TRACED', 'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR',
-           'SKETCHES', 'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH',
-           'CHEAP', 'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of',
-           'Price', 'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest', 'count',
-           'path_of', 'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix',
+           'HURRY', 'TRACED', 'RUNG', 'TIGHT', 'FAR', 'LONG', 'TAKEN', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER',
+           'NEAR', 'SKETCHES', 'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES',
+           'GROWTH', 'CHEAP', 'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage',
+           'stage_of', 'Price', 'price', 'prices', 'Options', 'contents', 'cheapest', 'Solution', 'Single', 'longest',
+           'count', 'path_of', 'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix',
            'even_division', 'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline',
            'prepare', 'solve']
 
@@ -278,7 +278,7 @@ def price(
     others:np.ndarray = 0.0, # [1+sums] prices that the other moments have
 ) -> Price:
     "The price of a moment's memory at which its bound is best"
-    c, at, last = s.chain, moment+1, s.types[-1]
+    at, last = moment+1, s.types[-1]
     inputs, rooms, w = np.array(s.inputs), np.array(s.rooms), s.ways[last]
     given = np.where(np.arange(len(rooms))==at, 0.0, others)
     memory, tail = {t: np.c_[x.full, x.sums] for t, x in s.ways.items()}, s.tail()
@@ -303,7 +303,7 @@ def prices(s:Stage) -> list:
     best = one = max(found, key=lambda p: p.bound)
     for i in [int(np.flatnonzero(p.mu)[0])-1 for p in found if p.mu.any()]*JOINT if len(found)>1 else ():
         best = max(best, price(s, i, best.mu), key=lambda p: p.bound)
-    return found + [best]*(best.bound > one.bound+MARGIN*abs(one.bound))
+    return found + [best]*(best is not one)
 
 # %% ../../nbs/11_search.solve.ipynb #db6a32e0
 STEP, TOUCHED = 100_000, 30 # elements that one step over a layer counts for, and each label in it
@@ -468,29 +468,52 @@ class Single:
 
 # %% ../../nbs/11_search.solve.ipynb #6c9e8a0f
 @patch
+def solution_of(self:Single, o, bound, cap) -> Solution:
+    "The fastest of some contents, if it beats `cap` ms; `bound` holds for all that are not among them"
+    c, w = self.chain, self.weight
+    ms = o.time@w+c.fixed[0]@w if o is not None else np.zeros(0)
+    if not len(ms) or ms.min() > cap*(1+MARGIN): return Solution(np.inf, min(cap, bound))
+    i = int(ms.argmin())
+    ms = float(c.iteration(o.time[i, None]+c.fixed, np.zeros(0)))
+    return Solution(ms, min(ms, bound), (c.n_layers,), tuple(o.layers[i].tolist()))
+
+@patch
+def best(self:Single, effort, cap) -> Solution:
+    "The best plan that beats `cap` ms; raises `Spent` if that takes more than the effort"
+    fixed = float(self.chain.fixed[0]@self.weight)
+    o = cheapest(stage_of(replace(self.chain, effort=effort), 0, self.chain.runs, (True, True), self.weight), cap-fixed)
+    return self.solution_of(o, np.inf if o is None else o.complete+fixed, cap)
+
+# %% ../../nbs/11_search.solve.ipynb #ed6b4d9e
+HURRY = 5e8 # elements that a sketch of a single stage may take
+
+@patch
 def sketch(
     self:Single,
     cap:float = np.inf, # Only a faster plan matters, ms
 ) -> Solution:
-    "Best plan"
-    c, fixed = self.chain, float(self.chain.fixed[0]@self.weight)
-    try: o = cheapest(self.stage, cap-fixed)
+    "Best plan; where that takes long, one that fits"
+    c, part = self.chain, Effort(HURRY)
+    try: self.found = self.best(part, cap)
     except Spent:
-        self.found = Solution(np.inf, min(cap, self.bound))
-        return self.found
-    if o is None or not len(o):
-        self.found = Solution(np.inf, min(cap, np.inf if o is None else o.complete+fixed))
-        return self.found
-    i = int((o.time@self.weight).argmin())
-    ms = float(c.iteration(o.time[i, None]+c.fixed, np.zeros(0)))
-    self.found = Solution(ms, min(ms, o.complete+fixed), (c.n_layers,), tuple(o.layers[i].tolist()))
+        some = lambda weight: stage_of(replace(c, effort=Effort()), 0, c.runs, (True, True), weight)
+        o = contents(few := some(self.weight), prices(few), np.inf, True, most=HASTE)
+        if not o: o = contents(some(np.zeros(4)), [], np.inf, True)
+        self.done, self.found = o is None, self.solution_of(o, np.inf if o is None else self.bound, cap)
+    c.effort.left -= HURRY-part.left
     return self.found
 
-# %% ../../nbs/11_search.solve.ipynb #ed6b4d9e
+# %% ../../nbs/11_search.solve.ipynb #e22b21ec
 @patch
 def rung(self:Single, cap=np.inf) -> Solution:
-    "The same: a sketch without a pipeline is already the best plan"
-    return self.found or self.sketch(cap)
+    "What the sketch has left to do, all at once"
+    if not self.found: self.sketch(cap)
+    if not self.done:
+        self.done = True
+        try: s = self.best(self.chain.effort, min(cap, self.found.ms))
+        except Spent: return self.found
+        self.found = s if s.layers else replace(self.found, bound=min(self.found.ms, s.bound))
+    return self.found
 
 @patch
 def prove(self:Single, cap=np.inf) -> Solution: return self.rung(cap)
