@@ -51,6 +51,17 @@ def test_reducing_every_micro_batch_pays_time_and_saves_memory():
         assert often.stages[0].time['gradient reduce'] > late.stages[0].time['gradient reduce']
         assert often.stages[0].memory['gradients'] < late.stages[0].memory['gradients']
 
+def test_reduced_gradients_of_ddp_have_memory_of_their_own():
+    "On a GPU they come on top of the peak, wherever it is; on a CPU, or sharded, they take the place of activations"
+    spec, h, profile = ModelSpec.from_size('llama_hf', 'llama-7b', 4), HardwareProfile.analytic('h200', 1, 2), ModelProfile.analytic(ModelSpec.from_size('llama_hf', 'llama-7b', 4), 'h200')
+    at = lambda dp, hw: predict(Plan.uniform(4, 2, sdp=int(dp=='zero3'), default_dp_type='ddp' if dp=='ddp' else 'zero2', global_train_batch_size=16, chunks=1), spec, hw, profile).stages[0].memory
+    cpu = replace(h, device='cpu')
+    for dp in ('ddp', 'zero2', 'zero3'):
+        gpu, same = at(dp, replace(h, meta=h.meta|{'context_mib': 0.0})), at(dp, replace(cpu, meta=h.meta|{'context_mib': 0.0}))
+        more = sum(gpu.values()) - sum(same.values())
+        assert abs(gpu['reduced gradients'] - (gpu['parameters'] if dp=='ddp' else 0)) < 1e-6
+        assert more > 0.9*gpu['parameters'] if dp=='ddp' else abs(more) < 1e-6
+
 def test_recompute_adds_one_replay_and_drops_activations():
     a, b = price(plan(S())), price(plan(S(recompute=True)))
     assert np.isclose(b.stages[0].time['recompute'], 4*LAYERS*PROFILE.recompute_ms(0, 2))

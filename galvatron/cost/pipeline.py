@@ -443,10 +443,10 @@ def turns(
     messages:float = 0.0, # MiB of buffers between stages, always there
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
-    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
+    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'reduced gradients', 'working copy')}
     held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
-    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
+    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer', 'reduced gradients')} | ({'messages between stages': messages} if messages else {})
     out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
@@ -588,7 +588,7 @@ def unmeasured(self:Prediction) -> list: # sentences
             for had, shares in sorted(out.items())]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
-MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
+MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'reduced gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context')}
 TIME_KINDS = {'compute': ('compute', 'embedding', 'head and loss'), 'recompute': ('recompute',), 'inside a layer': ('tensor parallel', 'ulysses', 'vocabulary parallel'),
               'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'gradient norm', 'tokens, loss, norm'),

@@ -82,7 +82,7 @@ def roles(cost:LayerCost) -> tuple: # MiB, eight amounts
     "What a layer or an end of the model holds: always; working copies; gradients before its last backward and after it; copies that the optimizer renews; activations; what its turn adds, and the part of that which outlives the loss"
     held, reduced, fresh, renewed = cost.turn
     copies, more = cost.transient['working copy'], sum(cost.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer'))
-    return cost.states['parameters']+cost.states['optimizer'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+fresh
+    return cost.states['parameters']+cost.states['optimizer']+cost.states['reduced gradients'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+fresh
 
 # %% ../../nbs/12_search.engine.ipynb #bb28ae44
 @patch
