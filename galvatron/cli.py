@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'HELP', 'QUICKSTART', 'NEXT', 'add_arguments', 'Parser',
-           'OutputArgs', 'finite', 'say', 'hushed', 'Described', 'parse', 'command', 'overview', 'find', 'main',
-           'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'searched_for', 'warn', 'init', 'ClusterArgs',
-           'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search',
-           'price_facts', 'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts',
-           'DataShowArgs', 'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show',
-           'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs',
-           'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps',
-           'write_topics', 'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
+           'OutputArgs', 'say', 'hushed', 'Described', 'parse', 'command', 'overview', 'find', 'main', 'parser_of',
+           'examples', 'ModelArgs', 'PlanArgs', 'searched_for', 'warn', 'init', 'ClusterArgs', 'plan_facts',
+           'plan_check', 'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search', 'price_facts',
+           'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts', 'DataShowArgs',
+           'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_facts',
+           'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
+           'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps', 'write_topics',
+           'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -22,7 +22,7 @@ from types import UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 from fastcore.basics import patch
 from fastcore.docments import docments
-from .plan import GalvatronError, Plan, RunOptions, several
+from .plan import GalvatronError, Plan, RunOptions, finite, several
 
 # %% ../nbs/60_cli.ipynb #b65fabda
 YES,NO = ('1','true','yes','y','t'), ('0','false','no','n','f')
@@ -109,12 +109,6 @@ JSON = { # command: keys of the object that --json prints, or of each object in 
     'checkpoint show': (ROWS := '[iteration saved ranks plan bytes problems]'), 'checkpoint verify': ROWS, 'convert h2g': 'folder', 'convert g2h': 'folder'}
 
 # %% ../nbs/60_cli.ipynb #083994e4
-def finite(x):
-    "The same with null for numbers that JSON does not have"
-    if isinstance(x, dict): return {k:finite(v) for k,v in x.items()}
-    if isinstance(x, (list, tuple)): return [finite(v) for v in x]
-    return None if isinstance(x, float) and not math.isfinite(x) else x
-
 def say(
     text, # For people
     facts, # For programs: what `json` can write; other values become text

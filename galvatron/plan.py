@@ -6,7 +6,8 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
            'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'write_text', 'auto_chunks', 'several', 'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
+           'write_text', 'auto_chunks', 'finite', 'several', 'swatch', 'text_table', 'html_table', 'html_bar',
+           'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, json, math, os, re, tempfile
@@ -662,6 +663,13 @@ def overridden(self:Plan,
     "Flags of GLOBAL mode that a plan from a file overrides; -1 asks for nothing"
     had = {k:GLOBAL_FLAGS[k](self) for k in given if k in GLOBAL_FLAGS and given[k]!=-1}
     return [f"{k} {given[k]} (the plan has {', '.join(map(str, sorted(v)))})" for k,v in had.items() if v!={given[k]}]
+
+# %% ../nbs/00_plan.ipynb #bbd90cf2
+def finite(x):
+    "The same with null for numbers that JSON does not have"
+    if isinstance(x, dict): return {k:finite(v) for k,v in x.items()}
+    if isinstance(x, (list, tuple)): return [finite(v) for v in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 # %% ../nbs/00_plan.ipynb #fdc830cc
 def several(

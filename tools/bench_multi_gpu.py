@@ -6,7 +6,7 @@
 Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
 (torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
 """
-import argparse, json, os, shutil, signal, subprocess, sys, tempfile, time, traceback
+import argparse, json, os, signal, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 from gpu_trace import shown, traced
@@ -281,7 +281,6 @@ def restart(args, n):
         if p.returncode: print(text[-1500:])
         return p.returncode, text
     out = dict(codes=[finish(start('zero3', 'a', 20, 10))[0]])
-    for plan in ('tp', 'pp'): shutil.copytree(folder/'a', folder/f'{plan}0')
     going = [start(plan, to, 30, 100, 'a') for plan,to in (('tp', 'tp'), ('pp', 'pp'), ('zero3', 'z'))]    # side by side: most of their time is imports
     out['codes'] += [finish(p)[0] for p in going]
     print(' ', out['codes'], flush=True)

@@ -22,7 +22,7 @@ from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpo
 from ..data.gpt import DataArgs
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, RunOptions
+from ..plan import GalvatronError, Plan, RunOptions, finite
 from .arguments import TrainArgs, datasets, differences, doubts, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
@@ -105,7 +105,7 @@ def _step(line):
     try: return json.loads(line)['step']
     except (ValueError, KeyError, TypeError): return math.inf # cut off in a crash
 
-def _plain(v): return None if isinstance(v, float) and not math.isfinite(v) else v # JSON has no such numbers
+
 
 # %% ../../nbs/27_runtime.train.ipynb #c985ec3d
 @patch
@@ -123,7 +123,7 @@ def write(
     "Write a record, and print it every `interval` steps"
     if not self.on: return
     if self.folder:
-        try: self.file.write(json.dumps({k:_plain(v) for k,v in record.items() if v is not None})+'\n')
+        try: self.file.write(json.dumps(finite({k:v for k,v in record.items() if v is not None}))+'\n')
         except OSError as e: self._give_up(e)
         if self.board: [self.board.add_scalar(k, v, record['step']) for k,v in record.items() if isinstance(v, (int, float)) and k!='step']
     if 'loss' not in record or not (line or record['step']%self.interval==0): return
