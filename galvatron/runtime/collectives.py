@@ -157,11 +157,12 @@ _ROW = 1024
 
 def in_rows(
     *tensors, # contiguous, of one size, or None
-)->tuple: # (`[rows, 1024]` of each, the remaining numbers of each)
+)->tuple: # (`[rows, 1024]` of each, the remaining numbers of each); either is None where there are none
     "Tensors as rows that a compiled function reads fast, and what remains of them"
-    flat = [None if t is None else t.view(-1) for t in tensors]
-    k = flat[0].numel()//_ROW*_ROW
-    return [None if t is None else t[:k].view(-1, _ROW) for t in flat], [None if t is None else t[k:] for t in flat]
+    n = tensors[0].numel()
+    k, each = n//_ROW*_ROW, lambda f: [None if t is None else f(t) for t in tensors]
+    if k==n: return each(lambda t: t.view(-1, _ROW)) if n else None, None
+    return each(lambda t: t.view(-1)[:k].view(-1, _ROW)) if k else None, each(lambda t: t.view(-1)[k:])
 
 # %% ../../nbs/22_runtime.collectives.ipynb #c4e78a1f
 def put_back(

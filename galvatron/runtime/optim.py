@@ -17,6 +17,7 @@ from .collectives import fused, in_rows, local, put_back
 from .stage import StageModel, exact_gradient, renew
 
 # %% ../../nbs/26_runtime.optim.ipynb #41132cf7
+@torch.no_grad()
 def grad_norm(
     model:StageModel, # with complete gradients
 )->Tensor: # scalar, the same on every rank
@@ -72,7 +73,7 @@ def _numbers(group, step:int)->list:
 # %% ../../nbs/26_runtime.optim.ipynb #8d67c869
 class AdamW(torch.optim.AdamW):
     "PyTorch's AdamW on the local parts of parameters on any meshes, in one pass that also scales the gradients and renews the working copies of `model`"
-    model = factor = None
+    model, factor, homes = None, None, {} # homes: number of the unit of each parameter
     def _init_group(self, group, *lists):
         complex = super()._init_group(group, *lists)
         for ts in lists: ts[:] = map(local, ts)
@@ -88,7 +89,7 @@ class AdamW(torch.optim.AdamW):
 # %% ../../nbs/26_runtime.optim.ipynb #4e0444ae
 @patch
 def _in_one(self:AdamW, group, copies, factor):
-    "The step of one group of parameters, each in one pass"
+    "The step of one group of parameters, all of a unit in one call"
     ps, gs, ms, vs, _, steps = lists = [[] for _ in range(6)]
     self._init_group(group, *lists)
     if not ps: return
@@ -96,35 +97,37 @@ def _in_one(self:AdamW, group, copies, factor):
     device, dtype, alike = ps[0].device, torch.promote_types(ps[0].dtype, torch.float32), {}
     f = torch.ones((), dtype=dtype, device=device) if factor is None else factor.to(dtype)
     for at,p,g,m,v,t in zip([p for p in group['params'] if p.grad is not None], ps, gs, ms, vs, steps):
-        key = int(t), None if p.numel()>SMALL else (g.dtype, at in copies)
+        small = p.numel()<=SMALL
+        key = int(t), small, None if small else self.homes.get(at, at), g.dtype, at in copies
         alike.setdefault(key, []).append((at, p.detach(), g.contiguous(), m, v))
-    numbers = {t: torch.tensor(_numbers(group, t), dtype=dtype) for t in {t for t,_ in alike}}
+    numbers = {t: torch.tensor(_numbers(group, t), dtype=dtype) for t in {t for t,*_ in alike}}
     numbers = {t: (h.pin_memory() if device.type=='cuda' else h).to(device, non_blocking=True) for t,h in numbers.items()}
-    for (t,small),rows in alike.items():
-        for some in [rows] if small else [[r] for r in rows]: _step(some, copies, numbers[t], f)
+    for (t,small,*_),rows in alike.items(): _step(rows, copies, numbers[t], f, small)
 
 # %% ../../nbs/26_runtime.optim.ipynb #b72eabe7
 SMALL = 2**16 # numbers: parameters up to here are updated together
 
-def _step(rows, copies, h, f):
+def _step(rows, copies, h, f, join):
     "One pass for the parameters of `rows`, each with gradient and moments, and their working copies"
     at, *lists = zip(*rows)
     old = [(copies[p][0], p, copies[p][1]) for p in at if p in copies]
-    write = partial(_write, *lists, [w.detach() for _,_,w in old], h, f)
+    write = partial(_write, *lists, [w.detach() for _,_,w in old], h, f, join)
     if old: renew(old, write)
     else: write()
 
-def _write(ps, gs, ms, vs, ws, h, f):
+def _update_all(h, f, *ts): # compiled on a GPU
+    for one in zip(*(ts[i::5] for i in range(5))): _update(*one, h, f)
+
+def _write(ps, gs, ms, vs, ws, h, f, join):
     "The new numbers of parameters, which are detached, for the compiler must not meet one whose gradient has another precision"
     lists = [ts for ts in (ps, gs, ms, vs, ws) if ts]
-    one = [ts[0] if len(ts)==1 else torch.cat([t.reshape(-1) for t in ts]) for ts in lists]
-    rows, rest = in_rows(*one, *[None]*(not ws))
-    block = len(rows[0]) if rows[0].is_cuda else 256                   # uncompiled: temporaries that stay in the cache
-    for i in range(0, len(rows[0]), max(1, block)): fused(_update, *(t if t is None or block==len(t) else t[i:i+block] for t in rows), h, f)
-    if rest[0].numel(): _update(*rest, h, f)
-    if len(ps)>1:
-        for ts,t in zip(lists, one):
-            if ts is not gs: put_back(t, ts)
+    whole = [[torch.cat([t.reshape(-1) for t in ts])] for ts in lists] if join else lists
+    rows, rest = zip(*(in_rows(*one, *[None]*(not ws)) for one in zip(*whole)))
+    rows = [r for r in rows if r]
+    if h.is_cuda and rows: fused(_update_all, h, f, *(t for r in rows for t in r))
+    else: [_update(*(t if t is None else t[i:i+256] for t in r), h, f) for r in rows for i in range(0, len(r[0]), 256)] # temporaries that stay in the cache
+    for r in filter(None, rest): _update(*r, h, f)
+    if join: [put_back(t, ts) for ts,(t,) in zip(lists, whole) if ts is not gs]
 
 # %% ../../nbs/26_runtime.optim.ipynb #a9cfb056
 def adamw(
@@ -138,7 +141,7 @@ def adamw(
     ps = list(model.named_global_parameters())
     groups = [dict(params=[g.param for g in ps if (len(g.shape)>1)==matrix], weight_decay=weight_decay*matrix) for matrix in (True, False)]
     optimizer = AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps)
-    optimizer.model = model
+    optimizer.model, optimizer.homes = model, {g.param: model.units.index(g.unit) for g in ps}
     model.keep_gradients_low()
     return optimizer
 
