@@ -149,7 +149,7 @@ def step(self:Pipeline,
     loss_scale:Tensor|None=None, # factor of the gradients, against underflow in fp16
 )->Tensor: # scalar, float64, on the device: mean loss over the valid tokens of the global batch
     "Forward and backward of a step; the gradients are complete when it returns"
-    self.model.train()
+    if not self.model.training: self.model.train() # it visits every module
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
     for u in self.model.units:
         if u.copies: u.copies.low = self.model.low_gradients and len(micro_batches)==1
