@@ -140,7 +140,9 @@ def profile(args, book):
     r = subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', '1', '--output_dir', str(hw)], capture_output=True, text=True, timeout=120,
                        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).resolve().parent.parent), os.environ.get('PYTHONPATH', '')])))
     book.add(dict(case='hardware', seconds=time.time()-book.begin, error=r.stderr[-800:] if r.returncode else ''), f'{time.time()-book.begin:.0f} s {r.stderr[-300:] if r.returncode else ""}')
+    needed = {(c.model, c.compile, c.precision) for c in cases_of(args.cases, args.tiny)}
     for model,compiled,precision,points in PROFILE:
+        if needed and (model, compiled, precision) not in needed: continue
         for seq,batches in points.items():
             case, t = cases_of(f"{model} 1x{seq} {'' if compiled else 'eager'} {precision}", args.tiny)[0], time.time()
             name = f"{model} {precision} {'compiled' if case.compile else 'eager'} {batches} x {seq}"
@@ -181,7 +183,7 @@ def rivals(args, book):
         if who is None: continue
         if book.left<slowest: book.add(dict(case=str(case), who=who, skipped='out of time'), 'out of time'); continue
         t = time.time()
-        row = run(who, case, 4 if args.tiny else max(args.steps, 10), min(book.left, 120))
+        row = run(who, case, 4 if args.tiny else max(args.steps, 10), min(book.left, 200 if who=='hf' else 120))
         if row.get('error') and who=='torchtitan': # without graphs, then not at all
             book.add(row, f"{who}: {row['error'][-300:]}")
             row = run('torchtitan-nograph', case, 4 if args.tiny else max(args.steps, 10), min(max(book.left, 20), 120))
@@ -282,7 +284,7 @@ def main():
     ap.add_argument('--out', default='results')
     ap.add_argument('--parts', default=','.join(p for p in PARTS if PARTS[p]), help='by commas, in this order; trace alone records the kernels of --cases')
     ap.add_argument('--minutes', type=float, default=9.5, help='for all parts together, divided by their value')
-    ap.add_argument('--cases', default='', help='in place of the own list of the parts speed and trace')
+    ap.add_argument('--cases', default='', help='in place of the own lists of the parts; a profile is then made for these alone')
     ap.add_argument('--note', default='', help='what is being tried: the rows of the part go, with this note, to tried.json in place of its own file')
     ap.add_argument('--rivals', default='', help='rounds, by semicolons, of blocks in turn: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
     ap.add_argument('--profiles', default='', help='profiles.tar.gz of an earlier run, or a folder that holds profiles/')
