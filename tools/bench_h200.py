@@ -3,6 +3,7 @@
     python tools/bench_h200.py --out results                              # everything, most valuable first, within --minutes
     python tools/bench_h200.py --out results --parts speed,trace          # some parts
     python tools/bench_h200.py --out results --parts speed --cases 'llama-1b 4x4096, llama-7b/16 4x4096 r4'   # these cases (see steps.py)
+    python tools/bench_h200.py --out results --merge more                 # puts what another call left in more/ into results/
     python tools/bench_h200.py --out results --tiny                       # the same code on toy shapes, on a CPU too
 
 Each part writes {part}.json into --out as it goes. Causal FLOP count, MFU of 989 TFLOP/s, median of the steps after the third.
@@ -279,6 +280,28 @@ def show_traces(book):
 
 RUN = dict(profile=profile, speed=speed, rivals=rivals, predict=predict, search=search_part, memory=memory_part, trace=trace)
 
+# ---- results of several calls as one
+
+def merge(into, folders):
+    "Put the rows that other calls measured into the files of a folder: each in place of its case's earlier or missing row, with the number of its call in `runs`"
+    for file in (f for d in folders for f in sorted(Path(d).glob('*.json'))):
+        new, path = json.loads(file.read_text()), Path(into)/file.name
+        old = json.loads(path.read_text()) if path.exists() else dict(part=new['part'], tiny=new['tiny'], rows=[])
+        runs = old.setdefault('runs', [call_of(old)] if 'date' in old else [])
+        if call_of(new) in runs: continue
+        rows = {key_of(r, i): r for i,r in enumerate(old['rows'])}
+        for i,r in enumerate(new['rows'], len(rows)):
+            if 'skipped' not in r or key_of(r, i) not in rows: rows[key_of(r, i)] = r | dict(run=len(runs))
+        ran = {(r['case'], r.get('who')) for r in rows.values() if 'ms' in r}
+        old['rows'] = [r for r in rows.values() if 'skipped' not in r or (r['case'], r.get('who')) not in ran]
+        if 'ratios' in new: old['ratios'] = old.get('ratios', []) + [r | dict(run=len(runs)) for r in new['ratios'] if r['ours_over']] # of one call each: machines differ
+        if 'errors' in old: old['errors'] = errors([r for r in old['rows'] if not r.get('apart')])
+        runs.append(call_of(new))
+        path.write_text(json.dumps(old | call_of(new), indent=1))
+
+def call_of(data): return {k: data[k] for k in ('machine', 'command', 'date', 'seconds')}
+def key_of(row, i): return row['case'], row.get('who'), 1+i if row.get('who') and 'ms' in row else 0 # blocks of other trainers all stay
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', default='results')
@@ -291,7 +314,9 @@ def main():
     ap.add_argument('--budget_ms', type=float, default=40., help='of one timing in the profile')
     ap.add_argument('--steps', type=int, default=8)
     ap.add_argument('--tiny', action='store_true')
+    ap.add_argument('--merge', nargs='+', metavar='FOLDER', help='measure nothing: put what other calls left in these folders into --out')
     args = ap.parse_args()
+    if args.merge: return merge(args.out, args.merge)
     parts, begin, failed = args.parts.split(','), time.time(), False
     if bad := set(parts)-set(PARTS): ap.error(f"--parts {', '.join(bad)}: allowed are {', '.join(PARTS)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
