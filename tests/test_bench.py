@@ -39,3 +39,20 @@ def test_parts_and_page(tmp_path):
     os.environ['GALVATRON_H200'] = str(tmp_path)
     try: CaptureShell(ROOT/'nbs/tutorials').run_all(read_nb(ROOT/'nbs/tutorials/h200.ipynb'), exc_stop=True, preproc=lambda c: c.cell_type=='code' and 'eval: false' in c.source)
     finally: del os.environ['GALVATRON_H200']
+
+def test_results_of_several_calls_become_one(tmp_path):
+    "A case measured later replaces what was skipped or measured before; blocks of other trainers all stay; merging twice changes nothing"
+    from bench_h200 import merge
+    def file(folder, part, date, rows, **more):
+        (tmp_path/folder).mkdir(exist_ok=True)
+        (tmp_path/folder/f'{part}.json').write_text(json.dumps(dict(part=part, machine={'device': folder}, tiny=True, command=folder, date=date, seconds=1., rows=rows, **more)))
+    file('into', 'speed', '1', [dict(case='a', ms=1.), dict(case='b', ms=2.), dict(case='c', skipped='out of time')])
+    file('later', 'speed', '2', [dict(case='b', ms=3.), dict(case='c', ms=4.), dict(case='a', skipped='out of time')])
+    file('into', 'rivals', '1', [dict(case='a', who='ours', ms=1.), dict(case='a', who='hf', skipped='out of time')], ratios=[dict(case='a', ours_over=dict(x=2.))])
+    file('later', 'rivals', '2', [dict(case='a', who='ours', ms=2.), dict(case='a', who='hf', ms=3.)], ratios=[dict(case='a', ours_over=dict(hf=1.5))])
+    file('later', 'memory', '2', [dict(case='a r0')])
+    for _ in range(2): merge(tmp_path/'into', [tmp_path/'later'])
+    got = {p: json.loads((tmp_path/'into'/f'{p}.json').read_text()) for p in ('speed', 'rivals', 'memory')}
+    assert got['speed']['rows']==[dict(case='a', ms=1.), dict(case='b', ms=3., run=1), dict(case='c', ms=4., run=1)]
+    assert [c['date'] for c in got['speed']['runs']]==['1', '2'] and got['memory']['runs'][0]['machine']=={'device': 'later'} and got['memory']['rows'][0]['run']==0
+    assert [(r['who'], r['ms']) for r in got['rivals']['rows']]==[('ours', 1.), ('ours', 2.), ('hf', 3.)] and [r['ours_over'] for r in got['rivals']['ratios']]==[dict(x=2.), dict(hf=1.5)]

@@ -113,7 +113,11 @@ def partition(
     return [[base+j+i*stride for i in range(size)] for base in range(0, world, size*stride) for j in range(stride)]
 
 # %% ../../nbs/04_profile.hardware.ipynb #c5986c34
-def once_ms(calls:list, device)->list:
+def once_ms(
+    calls:list, # What to time
+    device, # Where it runs
+    lead_ms:float=0., # A GPU begins this much later, so that Python may be ahead of it by as much
+)->list:
     "Milliseconds of each call"
     if device.type!='cuda':
         out = []
@@ -121,6 +125,7 @@ def once_ms(calls:list, device)->list:
         return out
     import torch
     ev = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls)+1)]
+    if lead_ms: torch.cuda._sleep(int(lead_ms*2e6)) # clock cycles of a GPU at 2 GHz; a slower one sleeps longer
     ev[0].record()
     for f,e in zip(calls, ev[1:]): f(); e.record()
     ev[-1].synchronize()
