@@ -25,7 +25,7 @@ TRACE = 'llama-7b/16 4x4096; llama-1b 4x4096'
 RIVALS = 'llama-1b 4x4096; llama-7b/16 4x4096'
 PROFILE = [ # model, compiled, precision, {length: batches}: most valuable first
     ('llama-1b', True, 'bf16', {4096: '1,4', 2048: '2,8'}), ('llama-7b', True, 'bf16', {4096: '1,4'}), ('llama-1b', False, 'bf16', {4096: '1,4'}), ('llama-7b', False, 'bf16', {4096: '1,4'}),
-    ('llama-3b', True, 'bf16', {4096: '1,2'}), ('gpt-1.5b', True, 'bf16', {2048: '4'}), ('llama-0.3b', True, 'bf16', {2048: '4,16'}), ('llama-0.3b', False, 'bf16', {2048: '4,16'}),
+    ('llama-3b', True, 'bf16', {4096: '1,2'}), ('gpt-1.5b', True, 'bf16', {2048: '4'}), ('llama-0.3b', True, 'bf16', {2048: '4,16'}), ('llama-0.3b', False, 'bf16', {2048: '4,8,16'}),
     ('llama-0.3b', False, 'fp32', {2048: '2,4'}), ('llama-7b', True, 'bf16', {2048: '4', 8192: '1'}), ('llama-1b', True, 'bf16', {8192: '2'}), ('llama-3b', True, 'bf16', {2048: '4', 8192: '1'}),
     ('gpt-1.5b', True, 'bf16', {4096: '4', 8192: '2'}), ('llama-0.3b', True, 'bf16', {4096: '8', 8192: '4'})]
 PREDICT = """llama-1b 1x4096; llama-1b 8x4096 c2; llama-1b 4x4096 r8; llama-1b 4x4096 r16; llama-1b 16x4096 c4 r16; llama-1b 2x2048; llama-1b 16x2048 c2; llama-1b 2x4096; llama-1b 16x4096 c16 r8;
@@ -91,7 +91,7 @@ def machine():
 
 def run_case(case, steps, oracle, trace=False):
     "Measure a case, predicted first; `r?` begins at the fewest recomputed layers that are predicted to fit and goes on until it does"
-    if case.batch*case.seq>2**16: steps = min(steps, 6)
+    if case.batch*case.seq>2**16 and steps<=8: steps = min(steps, 6)
     if case.recompute>=0: return dict(predicted=oracle.safe(case)) | measure(case, steps, trace)
     n, tried = case.spec.n_layers, []
     for r in range(fewest(case, oracle), n+1):
@@ -113,7 +113,7 @@ def run_cases(args, book, cases, trace=0, steps=0):
     for i,case in enumerate(cases):
         if book.left<slowest*.6: book.add(dict(case=str(case), skipped='out of time')); continue
         begin = time.time()
-        try: book.add(run_case(case, 3 if args.tiny else steps or args.steps, oracle, i<trace))
+        try: book.add(run_case(case, 3 if args.tiny else steps or args.steps or 8, oracle, i<trace))
         except Exception: book.add(dict(case=str(case), error=traceback.format_exc()[-1500:]))
         slowest = max(slowest, time.time()-begin)
         book.save(errors=errors(book.data['rows']))
@@ -126,7 +126,7 @@ def speed(args, book):
 def predict(args, book):
     "Configurations that were predicted before they ran"
     done = Path(args.out)/'speed.json'
-    run_cases(args, book, cases_of(args.cases or PREDICT, args.tiny), steps=6)
+    run_cases(args, book, cases_of(args.cases or PREDICT, args.tiny), steps=args.steps or 6)
     rows = book.data['rows'] + (json.loads(done.read_text())['rows'] if done.exists() else [])
     book.save(errors=(e := errors(rows)))
     print('  with those of speed:', json.dumps({k: {n: x for n,x in v.items() if n!='each'} if isinstance(v, dict) else v for k,v in e.items()}))
@@ -210,22 +210,25 @@ def ratios(rows):
 # ---- what fits, and what is best
 
 def memory_part(args, book):
-    "Largest batch that runs, without and with recomputation, beginning at the largest predicted to fit"
-    oracle = Oracle(work_of(args), machine().get('memory_mib', 30000.))
+    "Largest batch that runs, without and with recomputation (or as a case of --cases says), beginning at the largest predicted to fit"
+    oracle, slowest = Oracle(work_of(args), machine().get('memory_mib', 30000.)), 13. # seconds of one batch: each is compiled anew
     for base in cases_of(args.cases or MEMORY, args.tiny):
         n = base.spec.n_layers
-        for r in (0, n):
+        for r in (base.recompute,) if base.recompute else (0, n):
+            name = f"{base.model}{f'/{base.layers}' if base.layers else ''} r{r} {base.seq}"
+            if book.left<slowest*.6: book.add(dict(case=name, skipped='out of time'), 'out of time'); continue
             fits = [b for b in range(1, 129) if oracle.safe(replace(base, batch=b, recompute=r)).get('fits')]
             guess, good, bad = max(fits, default=1), 0, 129
             for _ in range(3):
                 b = guess if not good and bad==129 else good+max(1, good//8) if good and bad==129 else good+(bad-good)//2 if good else max(1, bad-max(1, bad//8))
-                if b in (good, bad) or book.left<8 or args.tiny and good: break
-                case = replace(base, batch=b, recompute=r)
+                if b in (good, bad) or book.left<slowest*.6 or args.tiny and good: break
+                case, begin = replace(base, batch=b, recompute=r), time.time()
                 row = dict(predicted=oracle.safe(case)) | measure(case, 3)
+                slowest = max(slowest, time.time()-begin)
                 if 'error' in row: book.add(row); break
                 if row.get('oom'): bad = b
                 else: good, last = b, row
-            book.add(dict(case=f'{base.model} r{r} {base.seq}', model=base.model, layers=n, seq=base.spec.seq, recompute=r, predicted_largest=max(fits, default=0), largest_that_ran=good, smallest_that_did_not=bad if bad<129 else None)
+            book.add(dict(case=name, model=base.model, layers=n, seq=base.spec.seq, recompute=r, predicted_largest=max(fits, default=0), largest_that_ran=good, smallest_that_did_not=bad if bad<129 else None)
                      | ({k: last[k] for k in ('reserved_mib', 'tokens_s', 'mfu', 'predicted')} if good else {}), f'predicted {max(fits, default=0)}, ran {good}, out of memory at {bad if bad<129 else "-"}')
 
 def search_part(args, book):
@@ -233,7 +236,7 @@ def search_part(args, book):
     from galvatron.search.engine import search
     from galvatron.search.space import SearchArgs
     oracle = Oracle(work_of(args))
-    for text,gib in SEARCHES:
+    for text,gib in (s for s in SEARCHES if not args.budgets or str(s[1]) in args.budgets.split(',')):
         base = cases_of(text, args.tiny)[0]
         budget = gib if not args.tiny else .05
         got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=budget+oracle.predict(base)['context_mib']/1024, settle_bsz=base.batch, mixed_precision=base.precision))
@@ -312,7 +315,8 @@ def main():
     ap.add_argument('--rivals', default='', help='rounds, by semicolons, of blocks in turn: ours, torchtitan, torchtitan-nograph, torchtitan-flex, hf')
     ap.add_argument('--profiles', default='', help='profiles.tar.gz of an earlier run, or a folder that holds profiles/')
     ap.add_argument('--budget_ms', type=float, default=40., help='of one timing in the profile')
-    ap.add_argument('--steps', type=int, default=8)
+    ap.add_argument('--steps', type=int, default=0, help='of a case, more than three; default: 8, of a prediction 6, of a block beside other trainers at least 10')
+    ap.add_argument('--budgets', default='', help='GiB, by commas: these searches alone')
     ap.add_argument('--tiny', action='store_true')
     ap.add_argument('--merge', nargs='+', metavar='FOLDER', help='measure nothing: put what other calls left in these folders into --out')
     args = ap.parse_args()
