@@ -6,7 +6,7 @@
     python tools/profile_h200.py --out DIR --tiny --device cpu                                          the same steps on toy shapes
     python tools/profile_h200.py --unpack FILE                                                          put the files where the package ships them
 """
-import argparse, os, shutil, sys, tarfile, time
+import argparse, os, shutil, statistics, sys, tarfile, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -48,7 +48,7 @@ def report(folder, spec, precision):
         print(f'  {spec.name} {b} x {s}: alone {p.forward_ms:.3f} ms, by difference {d:.3f} ms ({d/p.forward_ms-1:+.1%}{f", quartiles at ±{r/p.forward_ms:.1%}" if r is not None else ", of an earlier run"}), '
               f'backward {p.backward_ms:.3f}, recompute {p.recompute_ms:.3f}, spread {p.spread:.1%}, keeps {p.activation_mib or 0:.0f} MiB')
     off = sorted(abs(d/p.forward_ms-1) for _,_,p,d,r in rows if r is not None)
-    if off: print(f'  {spec.name}: alone and by difference are apart by {sum(off)/len(off):.1%} in the mean, {off[len(off)//2]:.1%} in the median, {off[-1]:.1%} at most; {sum(o<=.05 for o in off)} of {len(off)} points within 5 %')
+    if off: print(f'  {spec.name}: alone and by difference are apart by {sum(off)/len(off):.1%} in the mean, {statistics.median(off):.1%} in the median, {off[-1]:.1%} at most; {sum(o<=.05 for o in off)} of {len(off)} points within 5 %')
     best = max(alone, key=lambda k: k[0]*k[1])
     print('  forward time x width / time at width 1, at', best, {f'{p.form} {p.width}': round(p.forward_ms*p.width/alone[best].forward_ms, 2) for p in m.points
           if p.kind=='layer' and (p.batch,p.seq)==best and p.forward_ms})
@@ -68,38 +68,62 @@ def pack(work, out):
     with tarfile.open(tmp, 'w:gz') as t: t.add(work, arcname='.')
     os.replace(tmp, Path(out)/'profiles.tar.gz')
 
-def unpack(path):
-    "Model files to galvatron/model_zoo/<model>/configs, hardware files to galvatron/profile_hardware/hardware_configs"
-    with tarfile.open(path) as t:
-        for member in t.getmembers():
-            if not member.isfile(): continue
-            kind,name = Path(member.name).parts[-2:]
-            to = ROOT/('profile_hardware/hardware_configs' if kind=='hardware_configs' else f'model_zoo/{kind}/configs')/name
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(t.extractfile(member).read()); print(to.relative_to(ROOT.parent))
+def lost(old, new):
+    "What a model's profile holds that another lacks"
+    timed = lambda m: {('whole models',d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
+    return sorted(map(str, {p.key for p in old.points}-{p.key for p in new.points} | timed(old)-timed(new) | ({'optimizer'} if old.optimizer and not new.optimizer else set())))
 
-def forget_compared(work, names, tiny, precision):
-    "Leave out the whole models that will be compared again"
+def unpack(path, root=ROOT):
+    "Model files to galvatron/model_zoo/<model>/configs, hardware files to galvatron/profile_hardware/hardware_configs, marked as shipped; nothing that ships may get lost"
+    from dataclasses import replace
+    from galvatron.profile.files import HardwareProfile, ModelProfile
+    with tempfile.TemporaryDirectory() as d:
+        with tarfile.open(path) as t: t.extractall(d, filter='data')
+        ready = []
+        for f in sorted(Path(d).rglob('*_profile_*.json')):
+            kind,hardware = f.parent.name,f.name.startswith('hardware_profile_')
+            to = root/('profile_hardware/hardware_configs' if hardware else f'model_zoo/{kind}/configs')
+            new = (HardwareProfile if hardware else ModelProfile).load(f)
+            if not hardware and (to/f.name).exists() and (gone := lost(ModelProfile.load(to/f.name), new)): sys.exit(f'{to/f.name} would lose {"; ".join(gone)}: nothing was unpacked')
+            ready.append((replace(new, meta={'shipped':True, **new.meta}), to))
+        for m,to in ready: # the documented files follow from the rich one
+            to.mkdir(parents=True, exist_ok=True)
+            print(*(p.relative_to(root.parent) for p in m.save(to)), sep='\n')
+
+def forget_compared(work, name, tiny, precision):
+    "Leave out the whole models that will be compared again; returns the profile as it was"
     from dataclasses import replace
     from galvatron.profile.files import ModelProfile
-    for name in names:
-        folder,spec = work/MODELS[name][0],spec_of(name, tiny)
-        if not list(folder.glob(f'model_profile_*{spec.name}.json')): continue
-        m,seqs = ModelProfile.load(folder, spec, precision),('32,64,128' if tiny else MODELS[name][1]).split(',')[:COMPARE['lengths']]
-        replace(m, depths=tuple(d for d in m.depths if not (str(d['batch']) in COMPARE['batches'].split(',') and str(d['seq'][0]) in seqs))).save(folder)
+    folder,spec = work/MODELS[name][0],spec_of(name, tiny)
+    if not list(folder.glob(f'model_profile_*{spec.name}.json')): return
+    m,seqs = ModelProfile.load(folder, spec, precision),('32,64,128' if tiny else MODELS[name][1]).split(',')[:COMPARE['lengths']]
+    replace(m, depths=tuple(d for d in m.depths if not (str(d['batch']) in COMPARE['batches'].split(',') and str(d['seq'][0]) in seqs))).save(folder)
+    return m
 
-def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False):
-    "One pass over some models; a model's failure leaves the others"
+def restore(work, name, old, tiny, precision):
+    "Put back what was left out and not compared after all; the optimizer's times stay those of the file, whose way of timing it they share"
+    from dataclasses import replace
+    from galvatron.profile.files import ModelProfile
+    folder,spec = work/MODELS[name][0],spec_of(name, tiny)
+    m = ModelProfile.load(folder, spec, precision)
+    timed = {(d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
+    rows = [{k:v for k,v in d.items() if k not in ('mparams','optimizer_ms')} if 'excess_spread_ms' in d or d not in old.depths else d for d in m.depths]
+    replace(m, depths=(*rows, *(d for d in old.depths if (d['batch'],*d['seq']) not in timed and d not in rows)), optimizer=old.optimizer).save(folder)
+
+def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False, again=False):
+    "One pass over some models, `again` where whole models were timed before; a model's failure leaves the others"
     for i,name in enumerate(names):
         left,t,folder = end-time.time(),time.time(),work/MODELS[name][0]
         if left<o.least: failed.append(f'{title}, {name}: no time left'); continue
         seconds = left/(len(names)-i)*generous # what one leaves the next may use
+        old = forget_compared(work, name, o.tiny, o.precision) if again else None
         try:
             spec = measure(name, folder, min(seconds, left-2), o, **what)
             print(f'{title}, {name}: {time.time()-t:.1f} s')
             if tell: report(folder, spec, o.precision)
         except Exception as e:
             import traceback; traceback.print_exc(); failed.append(f'{title}, {name}: {e}')
+        if old: restore(work, name, old, o.tiny, o.precision)
         pack(work, o.out); sys.stdout.flush()
 
 def main():
@@ -124,8 +148,7 @@ def main():
     passes = PASSES
     if o.missing:
         begin_from_shipped(work, {*o.models, *o.compare}, o.shipped, o.tiny, o.precision)
-        forget_compared(work, o.compare, o.tiny, o.precision)
-        run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True)
+        run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True, again=True)
         passes = MISSING
     for k,what in enumerate(passes): run_pass(f'pass {k+1}', o.models, what, work, o, end, failed, 1.3 if k else 1.6, tell=not o.missing and k in (0, len(passes)-1))
     print(f'{time.time()-start:.0f} s in all', *failed, sep='\n')

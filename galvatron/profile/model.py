@@ -485,6 +485,8 @@ def _without_times(old, fresh):
     rest = [{k:v for k,v in d.items() if k not in ('forward_ms','spread','excess_spread_ms')} if (d['batch'],tuple(d['seq'])) in timed else d for d in old]
     return [d for d in rest if len(d)>3] # more than layers, batch and seq
 
+def _now(): return time.strftime('%Y-%m-%dT%H:%M:%S')
+
 # %% ../../nbs/05_profile.model.ipynb #4b530f33
 class Book:
     "The profile as it grows: each finished point is on disk"
@@ -497,7 +499,7 @@ class Book:
         fresh = {p.key for p in points if not p.oom}
         old = [replace(p, oom=None) if p.key in fresh else p for p in self.m.points]
         opt = sorted({d['mparams']:d['optimizer_ms'] for d in rows.values() if 'optimizer_ms' in d}.items())
-        self.m = replace(self.m, points=merge_points([*points, *old]), depths=tuple(rows.values()), optimizer=tuple(opt))
+        self.m = replace(self.m, points=merge_points([*points, *old]), depths=tuple(rows.values()), optimizer=tuple(opt), meta={**self.m.meta, 'until':_now()})
         if not self.succeeded: return
         write_text(self.path, rich_text(self.m.to_rich()))
         for p in self.stale: p.unlink(missing_ok=True)
@@ -532,7 +534,7 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     check_folder(folder, names.values(), make=True)
     anew = check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
     if (folder/names['rich']).exists() and not anew: return _going_on(folder/names['rich'], spec)
-    meta = dict(machine=machine, vocab=spec.vocab, threads=torch.get_num_threads(), date=time.strftime('%Y-%m-%dT%H:%M:%S'),
+    meta = dict(machine=machine, vocab=spec.vocab, threads=torch.get_num_threads(), date=_now(),
                 memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
