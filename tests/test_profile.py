@@ -302,6 +302,27 @@ def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     rich.unlink()
     assert 'which machine' in says(profile_model, a, SPEC)
 
+def test_single_precision_is_measured_as_training_runs_it(tmp_path, monkeypatch):
+    before, real, seen = torch.get_float32_matmul_precision(), model.run_task, []
+    def run(*a, **k):
+        seen.append(torch.get_float32_matmul_precision())
+        return real(*a, **k)
+    monkeypatch.setattr(model, 'run_task', run)
+    monkeypatch.setattr(model, 'matmul_precision', lambda allow, device: 'high' if allow else 'highest') # as on a GPU
+    a = replace(TINY, output_dir=str(tmp_path), widths='1', batches='1')
+    profile_model(a, SPEC)
+    profile_model(replace(a, allow_tf32=0, force=True), SPEC)
+    assert seen==['high', 'highest'] and torch.get_float32_matmul_precision()==before
+
+def test_products_in_tf32_and_in_full_precision_are_two_machines(tmp_path, monkeypatch):
+    monkeypatch.setattr(model, 'device_facts', lambda device: dict(device='a GPU', torch='2'))
+    gpu, a = torch.device('cuda'), replace(TINY, output_dir=str(tmp_path))
+    book = model.start_profile(a, SPEC, gpu)
+    book.m.save(tmp_path)
+    assert book.m.meta['machine']['tf32'] and model.start_profile(a, SPEC, gpu).path==book.path
+    assert 'tf32 True, now False' in says(model.start_profile, replace(a, allow_tf32=0), SPEC, gpu)
+    assert 'tf32' not in model.machine_of(a, torch.device('cpu')) and 'tf32' not in model.machine_of(replace(a, mixed_precision='bf16'), gpu)
+
 def test_no_time_at_all_is_not_no_memory(tmp_path):
     assert 'time_limit 1e-06 s was over' in says(profile_model, replace(TINY, output_dir=str(tmp_path), time_limit=1e-6, widths='1', batches='1'), SPEC) and content(tmp_path)=={}
 

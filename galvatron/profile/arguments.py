@@ -36,6 +36,7 @@ class ProfileModelArgs:
     profile_dp_type:str='zero3' # Accepted; memory of data parallelism is computed, not measured
     mixed_precision:str='bf16' # fp32, fp16 or bf16
     use_flash_attn:bool=True # Allow cuDNN and FlashAttention kernels
+    allow_tf32:int=1 # TF32 for single-precision products
     sequence_parallel:bool=False # Accepted; the forms with and without are both measured
     shape_order:str='SBH' # Accepted; layers run batch first
     make_vocab_size_divisible_by:int=128 # Pad the vocabulary to a multiple of this and of its width; padded entries count for nothing
@@ -63,6 +64,7 @@ def check(self:ProfileModelArgs)->list: # Arguments that this mode does not read
     "Raise for what cannot be measured"
     for k,least in _at_least.items():
         if (x := getattr(self, k)) is not None and not x>=least: raise GalvatronError(f'profile-model: {k} {x} (allowed: {least} or more)')
+    if self.allow_tf32 not in (0, 1): raise GalvatronError(f'profile-model: allow_tf32 {self.allow_tf32} (allowed: 0 or 1)')
     if self.profile_type not in MEASURED: raise GalvatronError(f'profile-model: profile_type {self.profile_type!r}: {", ".join(MEASURED)}')
     if self.layernum_max<=self.layernum_min: raise GalvatronError(f'profile-model: layernum_max {self.layernum_max} must be above layernum_min {self.layernum_min}')
     return [f'{k} is for profile_mode {m}, not {self.profile_mode}' for k,m in _of_mode.items() if getattr(self, k) and self.profile_mode not in m.split()]
@@ -158,6 +160,7 @@ def analytic_points(a:ProfileModelArgs, spec)->ModelProfile:
 def write_analytic(a:ProfileModelArgs, spec)->ModelProfile:
     "Write a model's profile from formulas"
     a.check()
+    if a.mixed_precision=='fp32' and not a.allow_tf32: raise GalvatronError('profile-model: formulas in fp32 take the rate of TF32 products: leave out --allow_tf32 0, or measure')
     m = analytic_points(a, spec)
     names,folder = model_files(a.mixed_precision, spec.name),Path(a.output_dir)
     check_folder(folder, names.values(), make=True)

@@ -6,7 +6,7 @@
 __all__ = ['BESIDE', 'TIME_FIELDS', 'MEMORY_FIELDS', 'imagined', 'few_layers', 'Rank', 'passes', 'turns', 'middle', 'excess',
            'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point',
            'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task',
-           'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'rank_threads',
+           'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'as_in_training',
            'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
@@ -30,7 +30,7 @@ from ..runtime import collectives
 from ..runtime.collectives import local
 from ..runtime.groups import Place
 from ..runtime.optim import AdamW,clip_grad_norm
-from ..runtime.parallelise import attention_kernels,recipe_of
+from ..runtime.parallelise import attention_kernels,matmul_precision,recipe_of
 from ..runtime.stage import StageModel
 
 # %% ../../nbs/05_profile.model.ipynb #02f949d5
@@ -519,7 +519,8 @@ def machine_of(a:ProfileModelArgs, device)->dict:
     "What must be equal for two measurements to stand in one profile"
     import transformers
     f = device_facts(device)
-    return dict(device=f['device'], torch=f['torch'], transformers=transformers.__version__, precision=a.mixed_precision, compile=a.compile, flash_attn=a.use_flash_attn)
+    single = dict(tf32=matmul_precision(a.allow_tf32, device)=='high') if a.mixed_precision=='fp32' and device.type=='cuda' else {} # elsewhere there are no such products
+    return dict(device=f['device'], torch=f['torch'], transformers=transformers.__version__, precision=a.mixed_precision, compile=a.compile, flash_attn=a.use_flash_attn, **single)
 
 # %% ../../nbs/05_profile.model.ipynb #3c6fdb3f
 def _going_on(path, spec)->Book:
@@ -583,12 +584,15 @@ def sole(path):
 
 # %% ../../nbs/05_profile.model.ipynb #fb133a38
 @contextmanager
-def rank_threads(device):
-    "As many threads as the launcher gives a rank: on a CPU one, unless OMP_NUM_THREADS says otherwise"
-    n = torch.get_num_threads()
+def as_in_training(device, allow_tf32:bool=True):
+    "Threads and products as a rank of a run has them: on a CPU one thread, unless OMP_NUM_THREADS says otherwise; on a GPU TF32 for single precision"
+    n,single = torch.get_num_threads(),torch.get_float32_matmul_precision()
     if device.type=='cpu' and 'OMP_NUM_THREADS' not in os.environ: torch.set_num_threads(1)
+    torch.set_float32_matmul_precision(matmul_precision(allow_tf32, device))
     try: yield
-    finally: torch.set_num_threads(n)
+    finally:
+        torch.set_num_threads(n)
+        torch.set_float32_matmul_precision(single)
 
 # %% ../../nbs/05_profile.model.ipynb #889743cf
 def profile_model(
@@ -599,7 +603,7 @@ def profile_model(
     if a.analytic: return write_analytic(a, spec)
     for ignored in a.check(): _warn(ignored)
     device = _device(a)
-    with sole(Path(a.output_dir)/model_files(a.mixed_precision, spec.name)['rich']),rank_threads(device):
+    with sole(Path(a.output_dir)/model_files(a.mixed_precision, spec.name)['rich']),as_in_training(device, a.allow_tf32):
         options,book,do = RunOptions(a.mixed_precision, flash_attn=a.use_flash_attn, compile=a.compile, make_vocab_size_divisible_by=a.make_vocab_size_divisible_by),start_profile(a, spec, device),wanted(a)
         if a.time_limit: book.deadline = time.time()+a.time_limit
         tasks = tasks_for(a, spec)

@@ -6,8 +6,8 @@
 __all__ = ['recipes', 'RAN', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_rest', 'from_rest', 'Recipe', 'register',
            'recipe_of', 'rule_of', 'at_rest', 'in_flight', 'fly', 'GatheredInput', 'open_region', 'close_region',
            'seed_of', 'sow', 'drops', 'reseed', 'seeded', 'score_mask', 'Pieces', 'within_pieces', 'attention',
-           'kernel_order', 'attention_kernels', 'KernelsSeen', 'fuse_norms', 'bare_forwards', 'compile_forward',
-           'parallelise']
+           'kernel_order', 'attention_kernels', 'matmul_precision', 'KernelsSeen', 'fuse_norms', 'bare_forwards',
+           'compile_forward', 'parallelise']
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
@@ -443,6 +443,14 @@ def attention_kernels(
 ): # context manager
     "Let attention choose its kernel in that order"
     return sdpa_kernel(kernel_order(flash), set_priority=True)
+
+# %% ../../nbs/23_runtime.parallelise.ipynb #7831e702
+def matmul_precision(
+    allow_tf32:bool, # `--allow_tf32`
+    device, # `torch.device`
+)->str: # For `torch.set_float32_matmul_precision`: `'high'` is TF32
+    "How single-precision products are made in a run; a CPU has no TF32"
+    return 'high' if allow_tf32 and device.type=='cuda' else 'highest'
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #90c42418
 RAN = dict(_scaled_dot_product_cudnn_attention='cudnn', _scaled_dot_product_flash_attention='flash', _scaled_dot_product_flash_attention_for_cpu='flash (CPU)',

@@ -27,7 +27,7 @@ from .arguments import TrainArgs, datasets, differences, doubts, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
-from .parallelise import KernelsSeen, kernel_order
+from .parallelise import KernelsSeen, kernel_order, matmul_precision
 from .schedule import Pipeline
 from .stage import StageModel
 
@@ -204,7 +204,7 @@ def _build(self:Trainer, config):
     "This rank's stage of the model, its optimizer, and loss scaling if fp16 needs it"
     a = self.args
     torch.manual_seed(a.seed)
-    torch.set_float32_matmul_precision('high' if a.allow_tf32 and self.device.type=='cuda' else 'highest')
+    torch.set_float32_matmul_precision(matmul_precision(a.allow_tf32, self.device))
     if a.init_method_std is not None:
         config = copy.deepcopy(config or self.spec.hf_config())           # the caller's stays as it is
         if not hasattr(config, 'initializer_range'): raise GalvatronError(f'init_method_std: a {config.model_type} model has no such number in its config')
