@@ -302,6 +302,16 @@ def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     rich.unlink()
     assert 'which machine' in says(profile_model, a, SPEC)
 
+def test_where_the_host_sets_the_time_it_is_a_floor(tmp_path, monkeypatch):
+    a = replace(TINY, output_dir=str(tmp_path), widths='1', batches='1,2', profile_type='computation')
+    m = profile_model(a, SPEC)
+    assert all(p.host_ms is None for p in m.points) # a CPU is its own host
+    monkeypatch.setattr(model, 'issue_ms', lambda calls, device: [1e6]*len(calls))
+    m = profile_model(replace(a, force=True), SPEC)
+    one = next(p for p in m.points if p.kind=='layer' and p.batch==1)
+    assert all(p.host_bound for p in m.points) and one.host_ms==2e6 and ModelProfile.load(tmp_path, SPEC, 'fp32').points==m.points
+    assert m.forward_ms(0, .5)==m.forward_ms(0, 1)==one.forward_ms # fewer samples take no less
+
 def test_single_precision_is_measured_as_training_runs_it(tmp_path, monkeypatch):
     before, real, seen = torch.get_float32_matmul_precision(), model.run_task, []
     def run(*a, **k):

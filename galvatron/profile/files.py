@@ -8,13 +8,13 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'KINDS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NO
            'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group', 'HardwareProfile', 'bus_factor',
            'bus_gbps', 'hardware_files', 'check_machine', 'Device', 'device_of', 'analytic_table', 'Point',
-           'ModelProfile', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
+           'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
            'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of', 'model_files', 'difference', 'raw_rows',
            'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
            'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
-import hashlib,itertools,json,math,re,sys
+import bisect,hashlib,itertools,json,math,re,sys
 from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
 from numbers import Real
@@ -578,8 +578,11 @@ class Point:
     forward_ms:float=None; backward_ms:float=None; recompute_ms:float=None
     activation_mib:float=None; checkpoint_mib:float=None; working_mib:float=None; replay_mib:float=None; peak_mib:float=None
     spread:float=None # Half the interquartile range of the forward time over its median
+    host_ms:float=None # What the host takes to issue forward and backward
     oom:bool=None # True: this point ran out of memory
 
+    @property
+    def host_bound(self): return None not in (self.host_ms, self.forward_ms, self.backward_ms) and self.host_ms>=.9*(self.forward_ms+self.backward_ms)
     @property
     def key(self): return self.kind,self.type,self.form,self.width,self.batch,self.seq
     def row(self): return {k:v for k,v in asdict(self).items() if v is not None}
@@ -606,12 +609,17 @@ class ModelProfile:
         for p in self.points: self._rows.setdefault((p.kind,p.type,p.form), {}).setdefault(p.width, []).append(p)
 
 # %% ../../nbs/03_profile.files.ipynb #5b657d2e
+class Floor(float): "A time that the host set: the device would have been faster"
+
 def static_value(at:dict, x:float):
     "Straight lines between measured points, proportional outside; `at` maps size to value"
     if x in at: return at[x]
     ks = sorted(at)
     if x>ks[-1]: return at[ks[-1]]*x/ks[-1]
-    return float(np.interp(x, [0,*ks], [0,*(at[k] for k in ks)]))
+    i = bisect.bisect(ks, x)
+    high,low,line = at[ks[i]],at[ks[i-1]] if i else 0.,float(np.interp(x, [0,*ks], [0,*(at[k] for k in ks)]))
+    if i==0 and isinstance(high, Floor): return float(high)
+    return min(line, max(low, high*x/ks[i])) if isinstance(low, Floor) and not isinstance(high, Floor) else line
 
 def batch_value(at:dict, x:float):
     "The least-squares line through all measured batches"
@@ -689,7 +697,8 @@ def _measured(self:ModelProfile, fld, kind, k, form):
     "Width -> (batch, length) -> one field of one module, remembered"
     key = (fld,kind,k,form)
     if key not in self._memo:
-        at = {w:{(p.batch,p.seq):v for p in ps if (v := getattr(p, fld)) is not None} for w,ps in self._rows.get((kind,k,form), {}).items()}
+        kept = lambda p, v: Floor(v) if fld.endswith('_ms') and p.host_bound else v
+        at = {w:{(p.batch,p.seq):kept(p, v) for p in ps if (v := getattr(p, fld)) is not None} for w,ps in self._rows.get((kind,k,form), {}).items()}
         self._memo[key] = {w:rows for w,rows in at.items() if rows}
     return self._memo[key]
 

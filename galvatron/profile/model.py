@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BESIDE', 'TIME_FIELDS', 'MEMORY_FIELDS', 'imagined', 'few_layers', 'Rank', 'passes', 'turns', 'middle', 'excess',
-           'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'times', 'layer_point',
+           'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'issue_ms', 'times', 'layer_point',
            'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task',
            'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'as_in_training',
            'profile_model']
@@ -325,6 +325,19 @@ def beside(self:Bench, k:int)->list:
     return [first, second, second_back, first_back]
 
 # %% ../../nbs/05_profile.model.ipynb #24678ce2
+def issue_ms(
+    calls:list, # That make one pass
+    device, # Where they run
+    n:int=5, # Rounds
+)->list: # One time a call; empty on a CPU
+    "What the host takes to issue each call to a GPU that has nothing else to do"
+    rounds = []
+    for f in calls*(n if device.type=='cuda' else 0):
+        torch.cuda.synchronize(device)
+        t = time.perf_counter(); f(); rounds.append(1e3*(time.perf_counter()-t))
+    return [statistics.median(rounds[i::len(calls)]) for i in range(len(calls))] if rounds else []
+
+# %% ../../nbs/05_profile.model.ipynb #93bb98bb
 BESIDE = dict(forward=1, backward=3, own_backward=2) # which call of four is a layer's forward, its backward, and its backward right after its forward
 
 def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -> times of its calls
@@ -332,27 +345,29 @@ def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -
     r,again = b.r,lambda k: passes(lambda: b.layer(b.r.again[k], k), b.gs[k])
     runs = {('plain',k): b.beside(k) for k in task.kinds} | {n: [lambda n=n: b.whole(n)] for n in task.depths} | {('again',k): again(k) for k in task.kinds}
     ends = dict(embed=passes(lambda: (b.fresh(), b.embed())[1], b.ge), head=passes(b.head, None)) if task.ends else {}
-    return alternate(runs, r.device, budget_ms, heat_ms) | (alternate(ends, r.device, budget_ms) if ends else {})
+    got = alternate(runs, r.device, budget_ms, heat_ms) | (alternate(ends, r.device, budget_ms) if ends else {})
+    return got | {('host',n): h for n,cs in (runs|ends).items() if (n in ends or n[0]=='plain') and (h := issue_ms(cs, r.device))}
 
-def _time_fields(f, b): return dict(forward_ms=middle(f), backward_ms=middle(b), spread=median_spread([x+y for x,y in zip(f, b)])[1])
+def _time_fields(f, b, host=None): return dict(forward_ms=middle(f), backward_ms=middle(b), spread=median_spread([x+y for x,y in zip(f, b)])[1], host_ms=host and sum(host))
 
-# %% ../../nbs/05_profile.model.ipynb #49505f7b
+# %% ../../nbs/05_profile.model.ipynb #6217bee1
 def layer_point(b:Bench, task, do:set, got:dict, k:int=0)->Point:
     "The point of a layer from its times and memory; `do` holds time, memory, or both"
     r,out = b.r,{}
     if 'time' in do:
         f,back,own = (got['plain',k][i] for i in BESIDE.values())
-        out |= _time_fields(f, back) | dict(recompute_ms=max(0., excess(got['again',k][1], own)))
+        host = got.get(('host',('plain',k)))
+        out |= _time_fields(f, back, host and [host[BESIDE[w]] for w in ('forward','backward')]) | dict(recompute_ms=max(0., excess(got['again',k][1], own)))
     b.fresh()
     if 'memory' in do:
         for u,(kept,working) in zip((r.plain[k][0],r.again[k]), (('activation_mib','working_mib'),('checkpoint_mib','replay_mib'))):
             out[kept],out[working],_ = pass_memory(lambda: b.layer(u, k), b.xs[k], b.gs[k], u, b.kw)
     return Point('layer', k, task.form, task.width, task.batch, task.seqs[k], **out)
 
-# %% ../../nbs/05_profile.model.ipynb #93bb98bb
+# %% ../../nbs/05_profile.model.ipynb #fbc7e288
 def end_points(b:Bench, task, do:set, got:dict)->list:
     "The points of embedding and head"
-    out = {k:_time_fields(*got[k]) if 'time' in do else {} for k in ('embed','head')}
+    out = {k:_time_fields(*got[k], got.get(('host',k))) if 'time' in do else {} for k in ('embed','head')}
     b.fresh()
     if 'memory' in do:
         out['embed']['activation_mib'],*_ = pass_memory(b.embed, None, b.ge, b.r.embed, b.inputs)
