@@ -1028,9 +1028,14 @@ def depth_rows(self:ModelProfile)->list:
 
 # %% ../../nbs/03_profile.files.ipynb #f5b8f076
 @patch
-def noisy(self:ModelProfile)->list:
-    "Processed layer keys whose difference of depths came out at zero or below"
-    return [k for k,v in difference(self.depth_rows()).items() if v<=0 and _LAYER.match(k)]
+def noisy(self:ModelProfile,
+    limit:float=.25, # Largest distance from the layer timed alone that passes
+)->list:
+    "Processed layer keys whose difference of depths came out at zero or below, or far from the layer timed alone"
+    def far(v, t, b, s):
+        alone = self._measured('forward_ms', 'layer', t, 'tp').get(1, {}).get((b,s))
+        return v<=0 or alone is not None and abs(v*b/alone-1)>limit
+    return [k for k,v in difference(self.depth_rows()).items() if (m := _LAYER.match(k)) and far(v, *map(int, m.groups()))]
 
 # %% ../../nbs/03_profile.files.ipynb #aa3a1469
 @patch

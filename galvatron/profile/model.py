@@ -640,7 +640,7 @@ def profile_model(
         if not (book.m.points or book.m.depths): raise GalvatronError(f'profile-model: time_limit {a.time_limit:g} s was over before the first point was measured; nothing was written')
         if not book.succeeded: raise GalvatronError(f'profile-model: every point ran out of memory on {book.m.device}; nothing was written. Try fewer samples or shorter sequences')
         if (left := sum(not is_done(t, book.m, do) for t in tasks)): _warn(f'{left} of {len(tasks)} points are not measured yet; the same command goes on from here')
-        for k in book.m.noisy() if todo else (): _warn(f'{k}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
+        if todo and (loud := book.m.noisy()): _warn(f'{", ".join(loud)}: the difference of two depths drowned in noise; the documented file takes the layer timed alone')
         book.m.save(a.output_dir)
         return book.m
 
