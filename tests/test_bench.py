@@ -26,6 +26,27 @@ def test_a_trace_is_summed_up():
              'void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)', 'nvjet_sm90_tst_64x128_64x8_2x1_v_bz_NTN') # of a run on an H200
     assert [kind_of(n) for n in names]==['optimizer', 'loss', 'gradients added up', 'layers, fused', 'attention', 'matmul']
 
+def test_unpacking_profiles_loses_nothing(tmp_path):
+    import profile_h200 as tool
+    from dataclasses import replace
+    from galvatron.profile.files import ModelProfile
+    spec, root = tool.spec_of('llama-7b', True), tmp_path/'galvatron'
+    whole = tuple(dict(layers=[n], batch=1, seq=[32], forward_ms=1.+n) for n in (1, 2))
+    m = replace(ModelProfile.analytic(spec, 'h200', seqs=(32,)), depths=whole)
+    def packed(m):
+        for p in (tmp_path/'work/llama_hf').glob('*'): p.unlink()
+        m.save(tmp_path/'work/llama_hf'); tool.pack(tmp_path/'work', tmp_path)
+        tool.unpack(tmp_path/'profiles.tar.gz', root)
+        return ModelProfile.load(root/'model_zoo/llama_hf/configs', spec)
+    assert (got := packed(m)).meta['shipped'] and got.points==m.points
+    for less in (replace(m, points=m.points[1:]), replace(m, depths=()), replace(m, optimizer=())):
+        with pytest.raises(SystemExit, match='would lose'): packed(less)
+    assert ModelProfile.load(root/'model_zoo/llama_hf/configs', spec).points==m.points
+    fresh = replace(m, depths=tuple({**d, 'batch':4, 'excess_spread_ms':.1} for d in whole)) # the first batch was not compared again
+    fresh.save(tmp_path/'work/llama_hf')
+    tool.restore(tmp_path/'work', 'llama-7b', m, True, 'bf16')
+    assert tool.lost(m, ModelProfile.load(tmp_path/'work/llama_hf', spec))==[]
+
 @pytest.mark.timeout(240)
 def test_parts_and_page(tmp_path):
     def run(*args): subprocess.run([sys.executable, str(ROOT/'tools/bench_h200.py'), '--tiny', '--out', str(tmp_path), *args], check=True, timeout=200, capture_output=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))

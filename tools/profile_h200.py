@@ -1,7 +1,7 @@
 """Profile the model zoo on one GPU within a time limit, and pack or unpack what was measured
 
     python tools/profile_h200.py --out DIR [--minutes 9] [--models llama-7b gpt-6.7b] [--compile]     measure; leaves DIR/profiles.tar.gz, rewritten after each model
-    python tools/profile_h200.py --out DIR --missing [--minutes 1.6] [--models ...] [--compare llama-7b]    only the widths that shipped files lack, and some layers alone beside whole models
+    python tools/profile_h200.py --out DIR --missing [--minutes 1.6] [--models ...] [--compare ...]    only the widths that shipped files lack, and layers alone in turns with whole models, of models that never were
     python tools/profile_h200.py --out DIR --hardware                                                   collectives of all visible GPUs as well
     python tools/profile_h200.py --out DIR --tiny --device cpu                                          the same steps on toy shapes
     python tools/profile_h200.py --unpack FILE                                                          put the files where the package ships them
@@ -90,6 +90,12 @@ def unpack(path, root=ROOT):
             to.mkdir(parents=True, exist_ok=True)
             print(*(p.relative_to(root.parent) for p in m.save(to)), sep='\n')
 
+def compared(folder, name, o):
+    "Whether a layer of this model and whole models took turns"
+    from galvatron.profile.files import ModelProfile, model_files
+    path = folder/model_files(o.precision, spec_of(name, o.tiny).name)['rich']
+    return path.exists() and any('excess_spread_ms' in d for d in ModelProfile.load(path).depths)
+
 def forget_compared(work, name, tiny, precision):
     "Leave out the whole models that will be compared again; returns the profile as it was"
     from dataclasses import replace
@@ -130,7 +136,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
     p.add_argument('--models', nargs='*'); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float)
-    p.add_argument('--missing', action='store_true'); p.add_argument('--compare', nargs='*', default=['llama-7b','llama3-8b']); p.add_argument('--shipped', default=ROOT/'model_zoo')
+    p.add_argument('--missing', action='store_true'); p.add_argument('--compare', nargs='*'); p.add_argument('--shipped', default=ROOT/'model_zoo')
     p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true'); p.add_argument('--layernum_max', type=int, default=3)
     o = p.parse_args()
     if o.unpack: return unpack(o.unpack)
@@ -147,6 +153,7 @@ def main():
         print(f'{hw.name}: {len(hw.tables)} tables, overlap {hw.overlap}, {hw.matmul_tflops:.0f} TFLOP/s, {hw.copy_gbps:.0f} GB/s, {time.time()-start:.0f} s'); pack(work, o.out)
     passes = PASSES
     if o.missing:
+        if o.compare is None: o.compare = [n for n in MODELS if not compared(Path(o.shipped)/MODELS[n][0]/'configs', n, o)]
         begin_from_shipped(work, {*o.models, *o.compare}, o.shipped, o.tiny, o.precision)
         run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True, again=True)
         passes = MISSING
