@@ -159,14 +159,14 @@ def alternate(
     runs:dict, # Name -> calls that make one pass
     device, # Where they run
     budget_ms:float, # Time of the rounds for each run
-    heat_ms:float=0., # Time of rounds that are thrown away; at least two
+    heat_ms:float=0., # Time of rounds that are thrown away after the first, which may compile while the device rests; at least one
     least:int=4, most:int=25, # Bounds of the number of rounds, before it becomes a multiple of the number of runs
 )->dict: # Name -> for each call its times, one a round
     "Time runs in alternation, in an order that changes from round to round"
     calls,heat,done = [c for cs in runs.values() for c in cs],0.,0
     while done<2 or heat<heat_ms:
         pilot = sum(once_ms(calls, device))
-        heat,done = heat+max(pilot, 1e-3),done+1
+        heat,done = heat+(max(pilot, 1e-3) if done else 0.),done+1
     n = min(most, max(least, budget_ms*len(runs)/max(pilot, 1e-3)))
     order = [name for names in turns([*runs], len(runs)*max(1, round(n/len(runs)))) for name in names]
     lead = runs[order[-1]] # its first call would wait for the host: not counted
@@ -465,12 +465,15 @@ def is_oom(e:BaseException)->bool:
     "Whether an error says that memory ran out, on a GPU or a CPU"
     return isinstance(e, (MemoryError, torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e).lower() for s in ('out of memory', "can't allocate memory"))
 
+_SETTLED_MS = 1500. # full load until the clock has come down
+
 def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool)->tuple: # Points, depth rows
-    "Measure one task; the first of a build heats the device for longer, and times the optimizer too"
+    "Measure one task; the first of a build times the optimizer too"
     do,budget = wanted(a),a.budget_ms or (100. if r.device.type=='cuda' else 40.)
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
     b = Bench(r, task.batch, task.seqs)
-    heat = 0. if r.device.type=='cpu' else budget*(10 if first else 1)
+    rested = first or r.options.compile # built or compiled in between
+    heat = 0. if r.device.type=='cpu' else _SETTLED_MS if rested else budget
     got = times(b, task, budget, heat) if 'time' in do else {}
     points = [*(layer_point(b, task, do, got, k) for k in task.kinds), *(end_points(b, task, do, got) if task.ends else [])]
     return points, [depth_row(b, n, task, do, got, budget, first) for n in task.depths]
