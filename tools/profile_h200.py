@@ -114,7 +114,7 @@ def restore(work, name, old, tiny, precision):
     m = ModelProfile.load(folder, spec, precision)
     timed = {(d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
     rows = [{k:v for k,v in d.items() if k not in ('mparams','optimizer_ms')} if 'excess_spread_ms' in d or d not in old.depths else d for d in m.depths]
-    replace(m, depths=(*rows, *(d for d in old.depths if (d['batch'],*d['seq']) not in timed and d not in rows)), optimizer=old.optimizer).save(folder)
+    replace(m, depths=(*rows, *(d for d in old.depths if (d['batch'],*d['seq']) not in timed and d not in rows)), optimizer=old.optimizer or m.optimizer).save(folder)
 
 def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False, again=False):
     "One pass over some models, `again` where whole models were timed before; a model's failure leaves the others"
@@ -124,7 +124,7 @@ def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False,
         seconds = left/(len(names)-i)*generous # what one leaves the next may use
         old = forget_compared(work, name, o.tiny, o.precision) if again else None
         try:
-            spec = measure(name, folder, min(seconds, left-2), o, **what)
+            spec = measure(name, folder, max(.1, min(seconds, left-2)), o, **what)
             print(f'{title}, {name}: {time.time()-t:.1f} s')
             if tell: report(folder, spec, o.precision)
         except Exception as e:
