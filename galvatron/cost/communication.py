@@ -252,9 +252,10 @@ def compiled_ms(
     beside = lambda c, part=1.0: (message_time(hardware, c.op, part*c.nbytes, c.group), hardware.slowdown(c.op))
     shares = piece_shares(s, layer)
     gaps, back = message_gaps(s, messages, len(shares)), messages[0].phase=='backward'
-    if not isinstance(batch, np.ndarray): return _compiled(gaps, arithmetic, shares, beside, layer, back, batch%2==0 and layer.name not in WHOLE)
+    halves = (batch%2==0) & (batch>=layer.halves_from(s.width)) & (layer.name not in WHOLE)
+    if not isinstance(batch, np.ndarray): return _compiled(gaps, arithmetic, shares, beside, layer, back, halves)
     halved, whole = (_compiled(gaps, arithmetic, shares, beside, layer, back, h) for h in (True, False))
-    return np.where(batch%2, whole, whole if layer.name in WHOLE else halved)
+    return np.where(halves, halved, whole)
 
 def _compiled(gaps, arithmetic, shares, beside, layer, back, halves):
     first, later = gaps[0], sum(gaps[1:], [])

@@ -4,14 +4,15 @@
 
 # %% auto #0
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'within', 'under_torchrun', 'check_args', 'message_sizes', 'groups_to_measure',
-           'partition', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in', 'exchange', 'lane', 'slowdowns',
-           'device_facts', 'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'tables_of', 'table_of',
-           'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep', 'context_mib', 'contention', 'sweep',
-           'visible_gpus', 'resolve', 'check_port', 'check_hardware_files', 'run_sweep', 'machine_of', 'assemble',
-           'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_hosts', 'run_nccl', 'nccl_tables']
+           'partition', 'delay', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in', 'exchange', 'lane',
+           'slowdown_pair', 'slowdowns', 'device_facts', 'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups',
+           'tables_of', 'table_of', 'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep',
+           'context_mib', 'contention', 'sweep', 'visible_gpus', 'resolve', 'check_port', 'check_hardware_files',
+           'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_hosts',
+           'run_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
-import json,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
+import json,math,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
 from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field,replace
 from pathlib import Path
@@ -36,7 +37,7 @@ class ProfileHardwareArgs:
     end_mb:int=512 # Largest message
     scale:int=2 # Factor between sizes
     avg_or_min_or_first:str='first' # Of the groups of one size: report the first, the mean, or the lowest bandwidth
-    overlap_time_multiply:int=4 # How much longer the covering side runs when overlap is measured
+    overlap_time_multiply:int=4 # How much longer arithmetic runs than the message beside it when overlap is measured
     envs:list[str]=field(default_factory=list) # KEY=VALUE for the ranks
     nccl_test_dir:str='nccl-tests' # Where nccl-tests is built
     mpi_path:str='/usr/local/mpi/' # MPI, for nccl-tests on several nodes
@@ -113,19 +114,25 @@ def partition(
     return [[base+j+i*stride for i in range(size)] for base in range(0, world, size*stride) for j in range(stride)]
 
 # %% ../../nbs/04_profile.hardware.ipynb #c5986c34
+def delay(device, ms:float):
+    "Let a GPU begin later with what is queued next"
+    if device.type=='cuda' and ms:
+        import torch
+        torch.cuda._sleep(int(ms*2e6)) # clock cycles at 2 GHz; a slower one sleeps longer
+
 def once_ms(
     calls:list, # What to time
     device, # Where it runs
     lead_ms:float=0., # A GPU begins this much later, so that Python may be ahead of it by as much
 )->list:
     "Milliseconds of each call"
+    delay(device, lead_ms)
     if device.type!='cuda':
         out = []
         for f in calls: t = time.perf_counter(); f(); out.append(1e3*(time.perf_counter()-t))
         return out
     import torch
     ev = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls)+1)]
-    if lead_ms: torch.cuda._sleep(int(lead_ms*2e6)) # clock cycles of a GPU at 2 GHz; a slower one sleeps longer
     ev[0].record()
     for f,e in zip(calls, ev[1:]): f(); e.record()
     ev[-1].synchronize()
@@ -203,6 +210,7 @@ def lane(device):
     if device.type=='cuda':
         side = torch.cuda.Stream()
         def start(f):
+            side.wait_stream(torch.cuda.current_stream())
             a,b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             with torch.cuda.stream(side): a.record(); f(); b.record()
             return lambda: (b.synchronize(), a.elapsed_time(b))[1]
@@ -214,27 +222,35 @@ def lane(device):
     yield start
 
 # %% ../../nbs/04_profile.hardware.ipynb #4ebe2c27
+def slowdown_pair(
+    alone:float, # Arithmetic without the message (ms)
+    together:float, # Arithmetic with it, which goes on after it
+    message_alone:float, message:float, # The message without and with arithmetic
+)->tuple: # Slowdown of compute, of communication; at least 1
+    "By what each side is slower while both run"
+    message = max(message, message_alone)
+    lost = min(max(0., together-alone), .9*message)
+    return message/(message-lost),message/message_alone
+
 def slowdowns(
     compute, # One unit of arithmetic
     communicate, # One collective
     device, # Where both run
     agree, # The largest value over all ranks
-    multiply:int=4, # How much longer the cover runs
-    base_ms:float=20., # Length of the measured side
-    repeats:int=3, # Take the median of as many
+    multiply:int=4, # How much longer the arithmetic runs
+    repeats:int=9, # Take the median of as many
 )->tuple: # Slowdown of compute, of communication; at least 1
     "How much longer each side takes while the other runs"
-    g,c = (agree(timed(f, device, agree, base_ms)[0]) for f in (compute, communicate))
-    many = lambda f, ms, one: (lambda n: lambda: [f() for _ in range(n)])(max(2, int(ms/max(one, 1e-3))))
-    def under(f, one, cover, cover_one):
-        short,long = many(f, base_ms, one),many(cover, multiply*base_ms, cover_one)
-        alone,together = [],[]
-        for _ in range(repeats):
-            agree(0.); alone += once_ms([short], device); agree(0.)
-            with lane(device) as start:
-                wait = start(long); together += once_ms([short], device); wait()
-        return max(1., statistics.median(together)/statistics.median(alone))
-    return agree(under(compute, g, communicate, c)), agree(under(communicate, c, compute, g))
+    g,c = (agree(timed(f, device, agree, 20.)[0]) for f in (compute, communicate))
+    n = max(2, math.ceil(multiply*c/max(g, 1e-3)))
+    arithmetic = lambda: [compute() for _ in range(n)]
+    alone,together,message = [],[],[]
+    for _ in range(repeats):
+        agree(0.); alone += once_ms([arithmetic], device, n/10+1)
+        agree(0.); delay(device, n/10+2); communicate()              # on every rank alike, so that they begin together
+        with lane(device) as start:
+            wait = start(communicate); together += once_ms([arithmetic], device); message.append(wait())
+    return slowdown_pair(*(agree(statistics.median(ms)) for ms in (alone, together)), c, agree(statistics.median(message)))
 
 # %% ../../nbs/04_profile.hardware.ipynb #f7d16f24
 def device_facts(device)->dict:
@@ -388,13 +404,13 @@ def products(device):
 def overlaps(s:Sweep)->dict:
     "Slowdown of arithmetic and of communication for each operation, over the whole world"
     if s.world==1: return {}
-    nbytes = min(s.a.end_mb, 64 if s.device.type=='cuda' else 4)*MIB
+    nbytes = min(s.a.end_mb, 128 if s.device.type=='cuda' else 4)*MIB
     mm = products(s.device)
     k,everybody,out = divisors(s.world)[1],s.dist.group.WORLD,{}
     chain = next(p for p in partition(s.world, k, s.world//k) if s.rank in p) # as few stages as there can be: those of several nodes are on different ones
     for op in OPS:
         com = collective(op, nbytes, everybody, s.device) if op in OPS[:4] else exchange(chain, s.rank, 0, op=='p2p_both', nbytes, everybody, s.device)
-        out[op] = slowdowns(mm, com, s.device, s.agree, s.a.overlap_time_multiply, s.budget_ms/3)
+        out[op] = slowdowns(mm, com, s.device, s.agree, s.a.overlap_time_multiply)
         s.step(f'overlap of {op} and matmul')
     return out
 

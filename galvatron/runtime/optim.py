@@ -73,7 +73,7 @@ def _numbers(group, step:int)->list:
 # %% ../../nbs/26_runtime.optim.ipynb #8d67c869
 class AdamW(torch.optim.AdamW):
     "PyTorch's AdamW on the local parts of parameters on any meshes, in one pass that also scales the gradients and renews the working copies of `model`"
-    model, factor, homes = None, None, {} # homes: number of the unit of each parameter
+    model = factor = None
     def _init_group(self, group, *lists):
         complex = super()._init_group(group, *lists)
         for ts in lists: ts[:] = map(local, ts)
@@ -84,11 +84,12 @@ class AdamW(torch.optim.AdamW):
         if closure is not None: raise GalvatronError('this AdamW takes no closure')
         factor, self.factor = self.factor, None
         copies = self.model.lasting_copies() if self.model else {}
-        for group in self.param_groups: self._in_one(group, copies, factor)
+        homes = {g.param: id(g.unit) for g in self.model.named_global_parameters()} if self.model else {}
+        for group in self.param_groups: self._in_one(group, copies, homes, factor)
 
 # %% ../../nbs/26_runtime.optim.ipynb #4e0444ae
 @patch
-def _in_one(self:AdamW, group, copies, factor):
+def _in_one(self:AdamW, group, copies, homes, factor):
     "The step of one group of parameters, all of a unit in one call"
     ps, gs, ms, vs, _, steps = lists = [[] for _ in range(6)]
     self._init_group(group, *lists)
@@ -98,7 +99,7 @@ def _in_one(self:AdamW, group, copies, factor):
     f = torch.ones((), dtype=dtype, device=device) if factor is None else factor.to(dtype)
     for at,p,g,m,v,t in zip([p for p in group['params'] if p.grad is not None], ps, gs, ms, vs, steps):
         small = p.numel()<=SMALL
-        key = int(t), small, None if small else self.homes.get(at, at), g.dtype, at in copies
+        key = int(t), small, None if small else homes.get(at, at), g.dtype, at in copies
         alike.setdefault(key, []).append((at, p.detach(), g.contiguous(), m, v))
     numbers = {t: torch.tensor(_numbers(group, t), dtype=dtype) for t in {t for t,*_ in alike}}
     numbers = {t: (h.pin_memory() if device.type=='cuda' else h).to(device, non_blocking=True) for t,h in numbers.items()}
@@ -141,7 +142,7 @@ def adamw(
     ps = list(model.named_global_parameters())
     groups = [dict(params=[g.param for g in ps if (len(g.shape)>1)==matrix], weight_decay=weight_decay*matrix) for matrix in (True, False)]
     optimizer = AdamW([g for g in groups if g['params']], lr=lr, betas=betas, eps=eps)
-    optimizer.model, optimizer.homes = model, {g.param: model.units.index(g.unit) for g in ps}
+    optimizer.model = model
     model.keep_gradients_low()
     return optimizer
 

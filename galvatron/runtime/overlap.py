@@ -14,13 +14,14 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 # %% ../../nbs/23a_runtime.overlap.ipynb #84318ff6
 def halve(
     layer:torch.nn.Module, # forward: tensors `[B, s, h]`, and keyword arguments that do not depend on the sample
+    least:int=2, # fewest samples that are halved
 ):
     "Let a layer run on each half of its samples, so that one can compute while the other's messages travel"
-    layer.whole = layer.forward
+    layer.whole, layer.least = layer.forward, least
     layer.forward = types.MethodType(_halves, layer)                   # a method, not a closure: the compiler would see another function in every layer
 
 def _halves(layer, *xs, **kwargs):
-    if len(xs[0])%2 or any(map(_by_sample, kwargs.values())): return layer.whole(*xs, **kwargs)
+    if len(xs[0])%2 or len(xs[0])<layer.least or any(map(_by_sample, kwargs.values())): return layer.whole(*xs, **kwargs)
     a, b = (layer.whole(*halves, **kwargs) for halves in zip(*(x.chunk(2) for x in xs)))
     if isinstance(a, torch.Tensor): return torch.cat([a, b])
     return tuple(torch.cat([x, y]) if isinstance(x, torch.Tensor) else x for x,y in zip(a, b))

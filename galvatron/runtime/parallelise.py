@@ -499,12 +499,12 @@ def bare_forwards(
 
 def compile_forward(
     layer:nn.Module, # whose forward
-    exchanges:bool=False, # it contains messages
+    halves_from:int=0, # it contains messages, and runs on two halves of this many samples or more; 0: it contains none
 ):
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
-    if exchanges: halve(layer)
-    layer.forward, layer.compiled = torch.compile(layer.forward, dynamic=False, options=OPTIONS if exchanges else None), True
+    if halves_from: halve(layer, halves_from)
+    layer.forward, layer.compiled = torch.compile(layer.forward, dynamic=False, options=OPTIONS if halves_from else None), True
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
@@ -513,6 +513,7 @@ def parallelise(
     context:Context, # strategy and groups
     kv_heads:int=0, # key and value heads
     compile:bool=False, # compile its forward
+    halves_from:int=2, # if it exchanges and is compiled: fewest samples that run as two halves
 )->dict: # parameter name: `Rule`
     "Make a layer run under a strategy: local tensors in the layout of the context in, the same out"
     rules = {n: rule_of(recipe, n, p, context.tp, context.tp_rank, context.sequence_parallel, kv_heads) for n,p in layer.named_parameters()}
@@ -530,6 +531,6 @@ def parallelise(
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
     apart = context.tp>1 and not context.sequence_parallel and drops(layer) # needs seeds at the edges of regions
-    if compile and not apart: compile_forward(layer, max(context.tp, context.sp)>1)
+    if compile and not apart: compile_forward(layer, halves_from if max(context.tp, context.sp)>1 else 0)
     seeded(layer, context)
     return rules

@@ -329,7 +329,8 @@ def _whole(paths, name):
 def _add_layer(self:StageModel, i, path, fresh):
     layer, context = (self.recipe.block(fresh, self, path) if self.recipe.block else fresh(path)), self.context(self.plan.layers[i])
     shapes = {n: p.shape for n,p in layer.named_parameters()}
-    rules = parallelise(layer, self.recipe, context, self.spec.layer_type(i).kv_heads, self.options.compile)
+    t = self.spec.layer_type(i)
+    rules = parallelise(layer, self.recipe, context, t.kv_heads, self.options.compile, t.halves_from(context.tp*context.sp))
     names = {n: _whole(layer.paths, n) if self.recipe.block else f'{path}.{n}' for n in rules}
     self._add(Unit(f'layers.{i}', layer, context, rules, names, shapes, len(self.spec.stream(i+1))))
 
