@@ -443,3 +443,15 @@ def test_no_step_waits_for_the_gpu():
         t.pending, mark = (t.step, t.samples, 0., None, now, mark), now
     torch.cuda.set_sync_debug_mode('default')
     assert t.last['step']==11 and t.last['ms']>0 and math.isfinite(t.last['loss'])
+
+def test_single_precision_products_are_what_the_profiler_measures(monkeypatch):
+    import torch
+    from galvatron.runtime import train
+    before = torch.get_float32_matmul_precision()
+    monkeypatch.setattr(train, 'matmul_precision', lambda allow, device: 'high' if allow else 'highest') # as on a GPU
+    try:
+        for allow,wanted in ((1, 'high'), (0, 'highest')):
+            spec, plan, options = setup('1-1-1 x4')
+            train.Trainer(spec, plan, train.TrainArgs(train_iters=1, eval_iters=0, allow_tf32=allow), options)
+            assert torch.get_float32_matmul_precision()==wanted
+    finally: torch.set_float32_matmul_precision(before)
