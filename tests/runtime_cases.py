@@ -101,6 +101,8 @@ def initial_weights_do_not_depend_on_the_plan():
         for plan in Plan((S(4), S(2, consecutive=False, dp_type='zero3'), S(2, ulysses=True), S(dp_type='zero3')), V(4), global_bsz=8), Plan((S(2), S(), S(2), S()), V(2, embed_sdp=True), 2, (1, 3), global_bsz=8):
             model = StageModel(spec, plan, RunOptions('fp32'))
             assert all(torch.equal(t, truth[name][box(lo, t)]) for name,_,lo,t in held(model, lambda p: p)), (kind, str(plan))
+            mine = [local(p) for p in model.parameters()]
+            assert sum(t.untyped_storage().nbytes() for t in mine)<1.1*sum(t.nbytes for t in mine), 'parts keep the whole in memory'
 
 def large_messages_do_not_block():
     "8 MiB between stages that compute next to nothing: both schedules, 2 and 4 stages, fewer and more micro-batches than stages"

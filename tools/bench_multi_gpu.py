@@ -74,6 +74,7 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
     from galvatron.runtime.schedule import Pipeline
     from galvatron.runtime.stage import StageModel
     cuda = torch.cuda.is_available()
+    left_mib = torch.cuda.memory_allocated()/MIB if cuda else 0.         # by an earlier plan: should be nothing
     model = StageModel(spec, plan, options, place)
     pipe, opt = Pipeline(model), adamw(model, lr=lr)
     tokens = torch.randint(0, spec.vocab, (plan.global_bsz, spec.seq+1), generator=torch.Generator().manual_seed(seed)).to(model.place.device)
@@ -91,8 +92,8 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
     if cuda: torch.cuda.synchronize()
     out.update(ms=[between(a, b) for a,b in zip(marks, marks[1:])], **{k:[x.item() for x in out[k]] for k in ('loss', 'norm')})
     if cuda:
-        left, total = torch.cuda.mem_get_info()
-        out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB, context=(total-left-torch.cuda.memory_reserved())/MIB) # context: with communicators and the buffers of direct messages
+        free_now, total = torch.cuda.mem_get_info()
+        out.update(allocated=torch.cuda.max_memory_allocated()/MIB, reserved=torch.cuda.max_memory_reserved()/MIB, context=(total-free_now-torch.cuda.memory_reserved())/MIB, left=left_mib) # context: with communicators and the buffers of direct messages
     if trace: out['trace'] = traced(step)
     return out
 
@@ -147,7 +148,7 @@ def speed(args, world, rank, save):
             med = ms[len(ms)//2]
             row.update(ms=med, spread=(ms[-1]-ms[0])/med, first_ms=got['ms'][0], tokens_s_gpu=plan.global_bsz*spec.seq/med*1e3/n,
                        mfu=spec.step_flops(plan.global_bsz)/med*1e3/n/989e12, loss=got['loss'][0],
-                       **{f'{k}_mib': [e.get(k) for e in every] for k in ('reserved', 'allocated', 'context')})
+                       **{f'{k}_mib': [e.get(k) for e in every] for k in ('reserved', 'allocated', 'context', 'left')})
             if args.trace: row['trace'] = [e['trace'] for e in every]
         except Exception: row['error'] = traceback.format_exc()[-2000:]
         rows[name] = row
@@ -222,7 +223,7 @@ def budgets(args, world, rank, save):
                 every = [None]*world
                 dist.all_gather_object(every, got)
                 ms = sorted(got['ms'][2:] or got['ms'])
-                row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], reserved_mib=[e.get('reserved', 0.) for e in every], allocated_mib=[e.get('allocated', 0.) for e in every], seconds=time.time()-t)
+                row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], reserved_mib=[e.get('reserved', 0.) for e in every], allocated_mib=[e.get('allocated', 0.) for e in every], left_mib=[e.get('left', 0.) for e in every], seconds=time.time()-t)
                 row['mfu'] = spec.step_flops(case.batch)/row['ms']*1e3/world/989e12
             except Exception as e: row['error'] = f'{type(e).__name__}: {e}'[-500:]
             rows[f'{case.model}, {gib} GiB: {name}'] = row

@@ -178,7 +178,7 @@ def at_rest(
     "This rank's part of a parameter"
     full = to_rest(rule, full.detach())
     if context.tp==1: return nn.Parameter(full.contiguous())
-    part = full if rule.shard is None else full.chunk(context.tp, rule.shard)[context.tp_rank].contiguous()
+    part = full if rule.shard is None else full.chunk(context.tp, rule.shard)[context.tp_rank].clone(memory_format=torch.contiguous_format) # never a view, which would keep the whole
     where = [Replicate() if rule.shard is None else Shard(rule.shard)]
     return nn.Parameter(DTensor.from_local(part, context.mesh['tp'], where, run_check=False))
 
