@@ -6,8 +6,8 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
            'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'write_text', 'auto_chunks', 'finite', 'several', 'swatch', 'text_table', 'html_table', 'html_bar',
-           'html_legend']
+           'is_number', 'is_whole', 'write_text', 'auto_chunks', 'finite', 'several', 'swatch', 'text_table',
+           'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, json, math, os, re, tempfile
@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
+from numbers import Real
 from pathlib import Path
 from fastcore.basics import patch
 
@@ -317,13 +318,28 @@ def parse_json(text:str)->dict:
     if not isinstance(d, dict): raise PlanError([f'the file holds a {type(d).__name__}, and a plan is an object: {{"pp_deg": …}}'])
     return d
 
+# %% ../nbs/00_plan.ipynb #7e0fd4f5
+def is_number(
+    x, # What a file says
+    least:float=-math.inf, # Smallest allowed
+)->bool:
+    "Whether it is a finite number"
+    return isinstance(x, Real) and not isinstance(x, bool) and abs(x)<math.inf and x>=least
+
+def is_whole(
+    x, # What a file says
+    least:int=0, # Smallest allowed
+)->bool:
+    "Whether it is a whole number"
+    return isinstance(x, int) and is_number(x, least)
+
 # %% ../nbs/00_plan.ipynb #9b491862
 class _Reader:
     "Takes typed values out of a plan's dictionary and notes what is wrong"
     def __init__(self, d): self.d,self.bad = d,[]
     def whole(self, key, default, least=1):
         x = self.d.get(key, default)
-        if isinstance(x, int) and not isinstance(x, bool) and x>=least: return x
+        if is_whole(x, least): return x
         self.bad.append(f'{key}: {json.dumps(x)} is not allowed (allowed: whole numbers from {least})')
         return default
     def word(self, key, default, allowed):
@@ -392,11 +408,10 @@ def layers(self:_Reader, default_dp_type):
                  for w,c,z,u,k in zip(widths, consec, zero3, sp, ckpt))
 
 # %% ../nbs/00_plan.ipynb #9088dfa2
-_finite = lambda x: isinstance(x, (int,float)) and not isinstance(x, bool) and math.isfinite(x)
 PROVENANCE = { # key: (what it must be, in words)
-    'world_size': (lambda x: isinstance(x, int) and not isinstance(x, bool) and x>0, 'whole numbers from 1'),
-    'predicted_peak_mib': (lambda x: isinstance(x, list) and all(map(_finite, x)), 'a list of numbers'),
-    **{k:(_finite, 'numbers') for k in ('predicted_ms','predicted_samples_per_s','predicted_context_mib','memory_constraint_gib')},
+    'world_size': (lambda x: is_whole(x, 1), 'whole numbers from 1'),
+    'predicted_peak_mib': (lambda x: isinstance(x, list) and all(map(is_number, x)), 'a list of numbers'),
+    **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_samples_per_s','predicted_context_mib','memory_constraint_gib')},
     **{k:(lambda x: isinstance(x, str), 'text') for k in ('model','spec','hardware','mixed_precision')},
     **{k:(lambda x: isinstance(x, bool), 'true, false') for k in ('analytic','sequence_parallel','compile')}}
 

@@ -10,14 +10,14 @@ __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'WARM_UP', 'POINTS', 'FOLDER', 'LANG
            'model_of_upload', 'pricer_of_upload', 'priced_or_plain', 'show']
 
 # %% ../nbs/61_show.ipynb #9a74a1e1
-import html, json, math, re, shutil
+import html, json, re, shutil
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 
 from .cost.pipeline import MEMORY_COLOURS, MEMORY_KINDS, TIME_COLOURS, TIME_KINDS, Prediction, Pricer, by_kind, predict
 from .model_spec import ModelSpec, model_sizes, model_types
-from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, parse_json, write_text
+from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, is_number, parse_json, write_text
 from .profile.files import HardwareProfile, ModelProfile, measurement, whole_number
 from .search.engine import ARITHMETIC, HERE, SearchResult, binds, bounding_stages, read_profiles
 from .search.space import SearchArgs
@@ -155,13 +155,11 @@ def read_metrics(
     except OSError as e: raise GalvatronError(f'{path}: {e.strerror}') from None
     except ValueError: raise GalvatronError(f'{path}: not lines of JSON, as training writes to metrics.jsonl') from None
     rows = [r for r in rows if isinstance(r, dict)]
-    steps = [(r['step'], round(r['ms'], 3), r['loss'] if _number(r.get('loss')) else None) for r in rows if _number(r.get('step')) and _number(r.get('ms')) and r['ms']>0]
+    steps = [(r['step'], round(r['ms'], 3), r['loss'] if is_number(r.get('loss')) else None) for r in rows if is_number(r.get('step')) and is_number(r.get('ms')) and r['ms']>0]
     if not steps: raise GalvatronError(f'{path}: no line has a step and its ms')
     warm = sorted(s[1] for s in steps[min(WARM_UP, len(steps)//2):])
-    mib = next((m for r in rows if isinstance(m := r.get('measured_mib'), list) and all(map(_number, m))), None)
+    mib = next((m for r in rows if isinstance(m := r.get('measured_mib'), list) and all(map(is_number, m))), None)
     return dict(file=path.name, n=len(steps), ms=warm[len(warm)//2], mib=mib, steps=steps[::max(1, len(steps)//POINTS)])
-
-def _number(x): return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
 
 def _unfinished(line):
     "Whether a line is still being written"

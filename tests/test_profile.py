@@ -12,6 +12,7 @@ from galvatron.profile.files import MIB, OPS, HardwareProfile, ModelProfile, doc
 from galvatron.profile import hardware, model
 from galvatron.profile.hardware import ProfileHardwareArgs, groups_to_measure, profile_hardware
 from galvatron.profile.model import ProfileModelArgs, profile_model
+from galvatron.runtime.launch import visible_gpus
 
 SPEC = ModelSpec.from_hf(dict(model_type='llama', vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2), seq=32)
 TINY = ProfileModelArgs('all', mixed_precision='fp32', max_tp_deg=2, batches='1,2,4', device='cpu', budget_ms=1.)
@@ -217,7 +218,7 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
     assert 'is a file, a folder is wanted' in says(profile_hardware, args(output_dir=str(tmp_path/'file'/'x')))
     write_text(tmp_path/hardware_files(1, 2)['allreduce'], '{}')
     assert 'which machine' in says(profile_hardware, args())
-    if not hardware.visible_gpus(): assert 'no GPU is visible' in says(profile_hardware, args(device='cuda'))
+    if not visible_gpus(): assert 'no GPU is visible' in says(profile_hardware, args(device='cuda'))
     assert 'backend' in says(profile_hardware, args(backend='mpi'))
 
 def test_port_in_use(tmp_path):

@@ -220,6 +220,14 @@ class Pricer:
         for note in self.notes:
             if 'compile' in note: warnings.warn(note, stacklevel=3)
     @property
+    def by_formula(self) -> list:
+        "What was not measured: the cluster, the layers, both or neither"
+        return [what for what, x in (('cluster', self.hardware), ('layers', self.profile)) if x.analytic]
+    @property
+    def remark(self) -> str:
+        "The same in words, to stand behind a price; empty if all was measured"
+        return f" ({' and '.join(self.by_formula)} by formula, not measured)" if self.by_formula else ''
+    @property
     def notes(self) -> list: # sentences
         "Where the prices do not rest on what was measured for such a run"
         out = []
@@ -574,8 +582,8 @@ def sources(self:Prediction) -> dict:
 
 @patch(as_prop=True)
 def by_formula(self:Prediction) -> list:
-    "What was not measured: the cluster, the layers, both or neither"
-    return [what for what, x in (('cluster', self.pricer.hardware), ('layers', self.pricer.profile)) if x.analytic]
+    "As of its pricer"
+    return self.pricer.by_formula
 
 # %% ../../nbs/08_cost.pipeline.ipynb #770e0f13
 @patch(as_prop=True)
@@ -611,8 +619,7 @@ def by_kind(
 def summary(self:Prediction) -> str:
     "Time, throughput and peak memory in one line"
     fits, of = '' if self.fits else ', does not fit', f' of {self.memory_mib/1024:.2f}' if self.memory_mib else ''
-    how = f" ({' and '.join(self.by_formula)} by formula, not measured)" if self.by_formula else ''
-    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f}{of} GiB{fits}{how}'
+    return f'{self.iteration_ms:,.1f} ms an iteration, {self.throughput:,.2f} samples/s, peak {self.peak_mib/1024:.2f}{of} GiB{fits}{self.pricer.remark}'
 
 @patch
 def __repr__(self:Prediction):

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, divisors, html_table, text_table, write_text
+from ..plan import GalvatronError, divisors, html_table, is_number, is_whole, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
@@ -88,12 +88,12 @@ def measurement(
     least:float=0., # Smallest possible value
 )->float:
     "A number that may be a measurement; raises `GalvatronError` for text, nothing, NaN, infinity and values that are too small"
-    if isinstance(v, Real) and not isinstance(v, bool) and least<=v<float('inf'): return v
+    if is_number(v, least): return v
     raise GalvatronError(f'{what}: {v!r} is no measurement (allowed: numbers from {least:g})')
 
 def whole_number(v, what, least:int=0)->int:
     "A count that a file may hold; raises as `measurement` does"
-    if isinstance(v, int) and not isinstance(v, bool) and v>=least: return v
+    if is_whole(v, least): return v
     raise GalvatronError(f'{what}: {v!r} is not allowed (allowed: whole numbers from {least})')
 
 def of_kind(d:dict, **kinds):

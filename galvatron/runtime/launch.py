@@ -388,7 +388,7 @@ class LaunchArgs:
 # %% ../../nbs/28_runtime.launch.ipynb #486d7536
 def is_rank()->bool:
     "Whether this process is one rank of a launched job already"
-    return 'RANK' in os.environ and 'WORLD_SIZE' in os.environ
+    return 'WORLD_SIZE' in os.environ and 'LOCAL_RANK' in os.environ # RANK alone may be the number of a node
 
 def relaunch(
     where:LaunchArgs, # where it runs

@@ -896,13 +896,12 @@ def explain(
     "What a plan costs, what binds it, and what the search would choose instead and why"
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
-    how = f" ({' and '.join(p.by_formula)} by formula, not measured)" if p.by_formula else ''
-    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{how}' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
+    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{e.pricer.remark}' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     out += [f'  {b}' for b in binds(p) + p.unmeasured + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
     if found.prediction.iteration_ms >= p.iteration_ms*(1-1e-9) and p.fits: return '\n'.join([*out, 'the search finds nothing faster at this batch'])
-    return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s{how}',
+    return '\n'.join([*out, 'the search chooses:', found.plan.table(args.world_size), f'predicted: {found.prediction.iteration_ms:.1f} ms an iteration, {found.prediction.throughput:.2f} samples/s{e.pricer.remark}',
                       f'the plan above takes {compare(found.prediction, p)}'])
 
 # %% ../../nbs/12_search.engine.ipynb #4ab4244b
@@ -1026,7 +1025,7 @@ def report(r:SearchResult) -> str:
     e, a = r.engine, r.engine.args
     b = e.sweep()
     lines = [banner('Galvatron Search Engine Start Searching'),
-             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}' + (f" (formulas, not measured: {', '.join(by)})" if (by := [n for n, x in (('cluster', e.hardware), ('layers', e.profile)) if x.analytic]) else ''),
+             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}{e.pricer.remark}',
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
