@@ -152,8 +152,10 @@ def add_copies(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
 ):
-    "Time of casts and copies around gathers and reductions, and of the gradient's norm"
+    "Time of calls, casts and copies around gathers and reductions, and of the gradient's norm"
     o, group, rate = setting.options, shard_group(s, setting.stage_size).size, setting.hardware.copy_gbps*1e6 # bytes/ms
+    calls = setting.hardware.meta.get('sharding_ms', 0.)*setting.hardware.meta.get('contention', 1.)
+    if calls and group>1: cost.backward['sharding calls'] = calls
     if not rate: return
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)
     fill = shard*(master+compute)*(master!=compute) + params*2*compute*(group>1)

@@ -599,7 +599,7 @@ def unmeasured(self:Prediction) -> list: # sentences
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'reduced gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context')}
 TIME_KINDS = {'compute': ('compute', 'embedding', 'head and loss'), 'recompute': ('recompute',), 'inside a layer': ('tensor parallel', 'ulysses', 'vocabulary parallel'),
-              'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'gradient norm', 'tokens, loss, norm'),
+              'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'sharding calls', 'gradient norm', 'tokens, loss, norm'),
               'between layouts': ('relayout',), 'update': ('optimizer',), 'wait': ('pipeline wait',)}
 BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY = '#4477aa', '#66ccee', '#228833', '#ccbb44', '#ee6677', '#aa3377', '#bbbbbb'
 MEMORY_COLOURS = dict(zip(MEMORY_KINDS, (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY)))

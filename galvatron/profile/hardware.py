@@ -7,8 +7,9 @@ __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'within', 'check_args', 'message
            'delay', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in', 'exchange', 'lane', 'slowdown_pair',
            'slowdowns', 'device_facts', 'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups', 'tables_of',
            'table_of', 'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep', 'context_mib',
-           'contention', 'sweep', 'resolve', 'check_port', 'check_hardware_files', 'run_sweep', 'machine_of',
-           'assemble', 'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_hosts', 'run_nccl', 'nccl_tables']
+           'contention', 'thread_ms', 'sharding_ms', 'sweep', 'resolve', 'check_port', 'check_hardware_files',
+           'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests', 'parse_nccl', 'nccl_hosts',
+           'run_nccl', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
 import json,math,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
@@ -16,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field,replace
 from pathlib import Path
 
-from ..plan import GalvatronError, divisors
+from ..plan import GalvatronError, Plan, RunOptions, divisors
 from .arguments import check_folder
 from .files import MIB,OPS,HardwareProfile,Table,check_machine,hardware_files,link_group,ranks_per_node,read_json
 from ..runtime.launch import is_rank
@@ -442,6 +443,29 @@ def contention(s)->float:
     return min(max(1., statistics.median(ratios)), s.gpus)
 
 # %% ../../nbs/04_profile.hardware.ipynb #5d848514
+def thread_ms(f, n:int=12)->float:
+    "Processor time of this thread in a call, ms: median of `n` after two"
+    out = []
+    for _ in range(n+2): t = time.thread_time(); f(); out.append(1e3*(time.thread_time()-t))
+    return statistics.median(out[2:])
+
+def sharding_ms(s)->float:
+    "What sharding adds to one forward and backward of a layer beside its messages, ms of a rank's processor; 0 on GPUs"
+    if s.world==1 or s.device.type=='cuda': return 0.
+    import torch
+    from galvatron.model_spec import ModelSpec
+    from galvatron.runtime.groups import Place
+    from galvatron.runtime.schedule import Pipeline
+    from galvatron.runtime.stage import StageModel
+    spec,tokens = ModelSpec.from_hf(dict(model_type='llama', vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2), seq=4),torch.zeros(1, 4, dtype=torch.long)
+    def step_ms(layers, ranks):
+        plan = Plan.uniform(layers, ranks, global_train_batch_size=ranks)
+        model = StageModel(spec.with_layers((layers,)), plan, RunOptions('fp32'), Place.solo(s.device) if ranks==1 else None)
+        return thread_ms(lambda: Pipeline(model).step([dict(tokens=tokens, labels=tokens)]))
+    few,many = (step_ms(n, s.world)-step_ms(n, 1) for n in (2, 6))
+    return max(0., (many-few)/4)
+
+# %% ../../nbs/04_profile.hardware.ipynb #d84b9f35
 def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     "The whole sweep, on every rank"
     s = Sweep(ProfileHardwareArgs(**args), progress)
@@ -450,8 +474,9 @@ def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     tables = [] if s.a.backend=='nccl' else _collective_tables(s) + _p2p_tables(s)
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
+    calls = s.agree(sharding_ms(s))
     context = max(context, s.agree(context_mib(s.device))) # communicators have come since
-    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, contention=share, **device_facts(s.device))
+    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, contention=share, sharding=calls, **device_facts(s.device))
 
 # %% ../../nbs/04_profile.hardware.ipynb #1d85260a
 def resolve(a:ProfileHardwareArgs)->ProfileHardwareArgs:
@@ -557,7 +582,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     "A profile from the measurements"
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     meta = dict(machine={k:got[k] for k in ('device','torch','nccl')}, backend=got['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
+                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in got['overlap'].items()}, got['device'], '', False,
                            got['memory_mib'], got['rates'][0], got['rates'][1], meta)
 
