@@ -29,6 +29,7 @@ from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.collectives import local
 from ..runtime.groups import Place
+from ..runtime.launch import keep_memory
 from ..runtime.optim import AdamW,clip_grad_norm
 from ..runtime.parallelise import attention_kernels,matmul_precision,recipe_of
 from ..runtime.stage import StageModel
@@ -603,8 +604,9 @@ def sole(path):
 # %% ../../nbs/05_profile.model.ipynb #fb133a38
 @contextmanager
 def as_in_training(device, allow_tf32:bool=True):
-    "Threads and products as a rank of a run has them: on a CPU one thread, unless OMP_NUM_THREADS says otherwise; on a GPU TF32 for single precision"
+    "Threads, freed memory and products as a rank of a run has them: on a CPU one thread, unless OMP_NUM_THREADS says otherwise; on a GPU TF32 for single precision"
     n,single = torch.get_num_threads(),torch.get_float32_matmul_precision()
+    if device.type=='cpu': keep_memory()
     if device.type=='cpu' and 'OMP_NUM_THREADS' not in os.environ: torch.set_num_threads(1)
     torch.set_float32_matmul_precision(matmul_precision(allow_tf32, device))
     try: yield
