@@ -300,7 +300,7 @@ def restart(args, n):
     before = losses('k')
     p = start('zero3', 'k', at+20, 20, 'k')
     code,_ = finish(p, 90)
-    again = [r['step'] for r in map(json.loads, (folder/'k/metrics.jsonl').read_text().splitlines())][len(before):]
+    again = [r['step'] for r in map(json.loads, (folder/'k/metrics.jsonl').read_text().splitlines()) if 'loss' in r][len(before):]
     out['restarted'] = dict(code=code, first=min(again, default=None), last=max(again, default=None))
     print(' ', json.dumps(out), flush=True)
     return out
