@@ -234,6 +234,7 @@ class Pricer:
         if not self.profile.analytic and self.profile.compiled!=self.options.compile:
             out.append(f"layers were profiled {'with' if self.profile.compiled else 'without'} compile, and the run is {'compiled' if self.options.compile else 'not'}: profile-model --compile {int(self.options.compile)} measures it")
         if 'context_mib' not in self.hardware.meta and context_mib(self.hardware): out.append(f'context: {context_mib(self.hardware):.0f} MiB a GPU are assumed; profile-hardware measures it')
+        if bad := self.hardware.problems(): out.append(f"links: a doubtful line stands for what was not measured of {'; '.join(bad[:3])}{f'; and {len(bad)-3} more' if len(bad)>3 else ''}: profile-hardware measures it")
         if not self.hardware.copy_gbps: out.append('casts and copies are left out: the hardware profile holds no copy rate, as the documented files do not; profile-hardware measures it')
         return out
 

@@ -74,7 +74,7 @@ def fit_line(
     dx = x-u@x
     slope = (u*dx)@y/((u*dx)@dx or np.inf)
     sol = np.array([u@y-slope*(u@x), slope])
-    bad = [f'{n} is negative ({v:.3g})' for n,v in zip(('alpha','beta'), sol) if v<0]
+    bad = [f'{n} is negative ({v:.3g})' for n,v in zip(('alpha','beta'), sol) if v<-1e-9*y.max()] # less is rounding
     if sol[0]<0: sol = np.array([0., (x*w).sum()/((x*w)**2).sum()])
     elif sol[1]<0: sol = np.array([w.sum()/(w**2).sum(), 0.])
     err = np.abs((sol[0]+sol[1]*x)/np.maximum(y, 1e-12)-1)
