@@ -11,7 +11,7 @@ from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
 from galvatron.search.engine import Config, Engine, banner, explain, reasons, report, run_search, search
-from galvatron.search.solve import Chain, least_budget, prepare, prices, solve
+from galvatron.search.solve import Chain, least_budget, ordered, prepare, prices, solve
 from galvatron.search.space import SearchArgs
 
 # ---- abstract problems -----------------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_moments_are_those_of_predict():
                 want = (p.stages[j].peak_mib-p.stages[j].context)/(1+RESERVE)
                 assert abs(peaks(c, j, l, r, k[l:r], c.layout[k[l]])-want) <= 1e-9*want, (family, p.plan, j)
             seen.add((pp>1, chunks>1, kind))
-    assert len(seen)>=6, seen
+    assert len(seen)>=5, seen
 
 @pytest.mark.parametrize('nodes, gpus', [(1, 6), (1, 7), (2, 6), (4, 6)])
 def test_odd_gpu_counts(nodes, gpus):
@@ -334,9 +334,28 @@ def test_two_full_moments_are_priced_together():
     problem = prepare(table.chain(chunks, kind, table.vocabularies[0]))
     *alone, together = prices(problem.stage)
     assert (together.mu>0).sum()>1 and together.bound > 1.15*max(p.bound for p in alone)
+    assert problem.bound > 1.01*(together.bound+float(problem.chain.fixed[0]@problem.weight))                 # and with the order of layers it rises further
     s = problem.sketch()
     p = predict(e.plan_of(Config(64, 1, 1, kind, table.vocabularies[0]), s), pricer=e.pricer, memory_mib=a.memory_mib)
-    assert problem.bound <= s.bound <= s.ms < 1.2*problem.bound and p.fits and abs(p.iteration_ms-s.ms) <= 1e-9*s.ms
+    assert problem.bound <= s.bound <= s.ms < 1.005*problem.bound and p.fits and abs(p.iteration_ms-s.ms) <= 1e-9*s.ms
+
+def test_no_plan_is_below_the_bound_that_knows_the_order():
+    "One stage whose layers hold more behind their turn than before it"
+    seen = 0
+    for seed in range(800):
+        rng = np.random.default_rng(seed)
+        c = random_chain(rng, most=2000)
+        if c.pp>1: continue
+        c = replace(c, gone=-2*rng.random(c.gone.shape), transient=4*rng.random(c.transient.shape), cache={})
+        c = replace(c, budget=least_budget(c)[0]*(1.01+0.1*rng.random()), cache={})
+        if not np.isfinite(want := brute(c)): continue
+        assert abs(solve(c).ms-want) <= 1e-9*want
+        problem = prepare(c)
+        ps = prices(problem.stage)
+        if len(more := ordered(problem.stage, ps))==len(ps): continue
+        assert more[-1].bound+float(c.fixed[0]@problem.weight) <= want*(1+1e-9), seed
+        seen += more[-1].bound > max(p.bound for p in ps)*(1+1e-6)
+    assert seen>10, seen
 
 def test_a_hasty_sketch_is_made_good(monkeypatch):
     "Without any effort a sketch is a plan that fits; the proof that follows is exact"

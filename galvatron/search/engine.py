@@ -362,7 +362,7 @@ def families(self:Engine):
             self.add_tables(pp, accumulate, [m for m, chunks in here.items() if chunks])
             for (p, micro, acc), table in list(self.tables.items()):
                 if (p, acc)!=(pp, accumulate): continue
-                for kind in kinds[:1] if pp==1 else kinds:
+                for kind in kinds if pp>1 and accumulate else kinds[:1]:             # a single micro-batch knows no schedule
                     chunks, left = self.numbers_of(table, kind, here[micro])
                     if left: self.left_out.append((table, kind, left))
                     for c in chunks: yield table, c, kind
@@ -506,7 +506,8 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
             for b, item in self.refine(level, what, bound, keep): self.put(queue, (max(bound, b), level+1, next(tick), item))
         else:
             sketched.append((bound, n, *what))
-            self.attempt('sketch', *sketched[-1], keep)
+            s = self.attempt('sketch', *sketched[-1], keep)
+            if what[1].done: sketched[-1] = (max(bound, s.bound/what[0].bsz), n, *what)         # a stage alone that is proved
             if self.is_far(*sketched[-1], keep):
                 sketched[-1] = (self.played(bound, *what, keep), *sketched[-1][1:])
                 if sketched[-1][0] < self.cap(keep, what[0])*(1-FAR): self.attempt('polish', *sketched[-1], keep)
