@@ -3,7 +3,7 @@
     python tools/bench_multi_gpu.py --out results            # all visible GPUs
     python tools/bench_multi_gpu.py --out results --tiny     # the same code on gloo and the CPU, small shapes
 
-Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
+Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, curves (losses in bf16), speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
 (torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
 """
 import argparse, json, os, signal, subprocess, sys, tempfile, time, traceback
@@ -124,6 +124,20 @@ def correctness(world, rank):
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:], ok=False)
         if rank==0: print(f'  {name:22s} {rows[name]}', flush=True)
         free()
+    return rows
+
+def curves(args, world, rank, save):
+    "Losses in bf16 of the plans of `correctness`, step by step on one batch, beside those of one GPU alone, whole and in four micro-batches"
+    from galvatron.plan import LayerStrategy, Plan, RunOptions
+    from galvatron.runtime.groups import Place, default_device
+    spec, rows, steps, solo = make_spec(EXACT), {}, 8 if args.tiny else 100, Place.solo(default_device())
+    alone = {f'alone x{c}': (Plan((LayerStrategy(),)*4, global_bsz=16, chunks=c), {}) for c in (1, 4)}
+    for name,(plan,kw) in {**alone, **exact_plans(world)}.items():
+        try: rows[name] = dict(loss=run_plan(spec, plan, RunOptions('bf16', **kw), steps, place=solo if name in alone else None)['loss'])
+        except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:])
+        first = rows['alone x1'].get('loss')
+        if rank==0: print(f'  {name:22s}', rows[name].get('error') or f"{rows[name]['loss'][0]:.4f} to {rows[name]['loss'][-1]:.4f}, apart from alone by {max(abs(a/b-1) for a,b in zip(rows[name]['loss'], first)):.1e} at most", flush=True)
+        free(); save(rows)
     return rows
 
 def speed(args, world, rank, save):
@@ -325,6 +339,7 @@ def ranks(args):
         res[part] = value
         if rank==0: file.write_text(json.dumps(res, indent=1))
     if 'correctness' in args.parts: save('correctness', correctness(world, rank))
+    if 'curves' in args.parts: save('curves', curves(args, world, rank, lambda rows: save('curves', rows)))
     if 'speed' in args.parts: save('speed', speed(args, world, rank, lambda rows: save('speed', rows)))
     if 'budgets' in args.parts: save('budgets', budgets(args, world, rank, lambda rows: save('budgets', rows)))
     dist.barrier()
@@ -339,7 +354,7 @@ def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', default='results')
     ap.add_argument('--nproc', type=int, default=0, help='ranks (default: all GPUs, or 2 without any)')
-    ap.add_argument('--parts', default='profile,models,budgets,trainers,restart,correctness,speed')
+    ap.add_argument('--parts', default='profile,models,budgets,trainers,restart,correctness,curves,speed')
     ap.add_argument('--plans', default='', help='only these of the speed plans, by commas')
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
@@ -369,7 +384,7 @@ def main():
         except Exception: got = dict(error=traceback.format_exc()[-2000:]); print(got['error'])
         file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {})|{name: got}, indent=1))
         print(f'{name}: {time.time()-t:.0f} s', flush=True)
-    if set(args.parts)&{'correctness', 'speed', 'budgets'}:
+    if set(args.parts)&{'correctness', 'curves', 'speed', 'budgets'}:
         subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:])], env=env, timeout=1200)
 
 if __name__=='__main__': main()
