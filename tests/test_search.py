@@ -455,6 +455,16 @@ def test_same_file_for_any_number_of_workers(tmp_path, capsys):
     for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'one core is enough'): assert words in said
     assert said.rstrip().endswith(banner('Galvatron Search Engine End Searching'))
 
+def test_a_strategy_file_may_be_named(tmp_path):
+    a = SearchArgs(memory_constraint=40, settle_bsz=32, analytic='a100', log_dir=str(tmp_path/'logs'))
+    r = run_search(replace(a, output_config_path=str(tmp_path/'new/plan.json')), LLAMA)
+    assert r.file==tmp_path/'new/plan.json' and r.file.is_file()
+    Plan.load(r.file).check(8, LLAMA)
+    (folder := tmp_path/'old.json').mkdir()                                # what earlier versions made of such a name stays a folder
+    assert run_search(replace(a, output_config_path=str(folder)), LLAMA).file.parent==folder
+    (file := tmp_path/'file').write_text('')
+    with pytest.raises(GalvatronError, match='file is not a folder that can be written'): run_search(replace(a, output_config_path=str(file/'plan.json')), LLAMA)
+
 def test_nothing_is_written_where_nothing_fits(tmp_path):
     a = SearchArgs(memory_constraint=1, settle_bsz=32, analytic='a100', output_config_path=str(tmp_path/'configs'), log_dir=str(tmp_path/'logs'))
     with pytest.raises(GalvatronError, match='leanest'): run_search(a, LLAMA)

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES', 'FEW_LAYERS',
-           'PLAN_COLUMNS', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles',
-           'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search', 'bounding_stages', 'binds', 'differences',
-           'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner',
-           'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
+           'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL', 'Config', 'Sheet',
+           'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search', 'bounding_stages', 'binds',
+           'differences', 'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles',
+           'banner', 'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, os, sys, time
@@ -716,6 +716,7 @@ def summary(self:SearchResult) -> str:
     return f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {self.seconds:.2f} s; {how}'
 
 PLAN_COLUMNS = ['', 'plan', 'batch', 'micro-batches', 'ms', 'samples/s', 'peak, GiB']
+NO_PLAN = '.engine.nothing_fits() says why, and what would help'
 
 @patch
 def _plan_rows(self:SearchResult):
@@ -724,11 +725,13 @@ def _plan_rows(self:SearchResult):
 
 @patch
 def __repr__(self:SearchResult):
-    if self.plan is None: return self.summary()
+    if self.plan is None: return f'{self.summary()}; {NO_PLAN}'
     return '\n'.join([self.summary(), text_table(PLAN_COLUMNS, self._plan_rows()), '', repr(self.prediction)])
 
 @patch
-def _repr_html_(self:SearchResult): return html_table(PLAN_COLUMNS, self._plan_rows(), self.summary()) + (self.prediction._repr_html_() if self.plan else '')
+def _repr_html_(self:SearchResult):
+    if self.plan is None: return f'<p><b>{self!r}</b></p>'
+    return html_table(PLAN_COLUMNS, self._plan_rows(), self.summary()) + self.prediction._repr_html_()
 
 # %% ../../nbs/12_search.engine.ipynb #7669e487
 @patch
@@ -1035,9 +1038,11 @@ def report(r:SearchResult) -> str:
     return '\n'.join(lines)
 
 # %% ../../nbs/12_search.engine.ipynb #ae2ba691
+def _is_file_name(path): return str(path).endswith('.json') and not os.path.isdir(path)
+
 def save_plan(
     r:SearchResult,
-    folder, # Where strategy files go
+    path, # Folder of strategy files, or a file that ends in .json
 ) -> Path:
     "Write the strategy file, whole or not at all"
     e, p = r.engine, r.prediction
@@ -1045,7 +1050,7 @@ def save_plan(
                  memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
                  predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
                  predicted_context_mib=round(p.stages[0].context, 1), compile=e.options.compile, gap=r.gap)
-    return replace(r.plan, provenance=about).save(Path(folder)/strategy_file_name(e.args, e.spec.name))
+    return replace(r.plan, provenance=about).save(path if _is_file_name(path) else Path(path)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
 def _log_folder(args:SearchArgs, name:str) -> Path: return Path(args.log_dir)/f'{name}_{args.num_nodes}nodes_{args.num_gpus_per_node}gpus_{args.memory_constraint:g}GB'
@@ -1078,7 +1083,7 @@ def run_search(
     "Read profiles, search, report, and write strategy file and log"
     check_args(args)
     folder, out = _log_folder(args, spec.name), args.output_config_path or 'configs'
-    _check_folder('log_dir', folder); _check_folder('output_config_path', out)
+    _check_folder('log_dir', folder); _check_folder('output_config_path', os.path.dirname(os.path.abspath(out)) if _is_file_name(out) else out)
     r = search(spec, *read_profiles(args, spec), args)
     if r.plan: r.file = save_plan(r, out)
     text = report(r)

@@ -65,7 +65,7 @@ class SearchArgs:
     p2p_bandwidth_config_path:str|None = None # The same
     overlap_coe_path:str|None = None # The same
     sp_time_path:str|None = None # The same
-    output_config_path:str|None = None # Folder of the strategy file (default: configs)
+    output_config_path:str|None = None # Folder of the strategy file, or its name, if that ends in .json (default: configs)
     pin:list[str] = field(default_factory=list) # Fix layers, such as "0-3:tp=2,ckpt=1"
     top_k:int = 1 # Find this many plans that differ in batch, micro-batches, stages or schedule
     analytic:str|None = None # Use formulas for this device (h200, h100, a100) in place of profiles
