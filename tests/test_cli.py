@@ -1,5 +1,5 @@
 "The command line as people meet it"
-import json, os, resource, shlex, shutil, subprocess, sys
+import json, os, re, resource, shlex, shutil, subprocess, sys
 from pathlib import Path
 from dataclasses import dataclass, field
 from typing import Literal
@@ -69,6 +69,12 @@ def test_errors_are_one_line(line, words, capsys):
     rc,out,err = run(capsys, line)
     assert rc==2 and out=='' and err.startswith('galvatron: error: ') and err.count('\n')==1
     assert [w for w in words if w not in err]==[], err
+
+def test_what_a_machine_could_never_hold_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr('torch.cuda.is_available', lambda: False)
+    monkeypatch.setattr('galvatron.runtime.train.Trainer', lambda *a: pytest.fail('began'))
+    assert cli.main(shlex.split('train --mock_data --train_iters 1 --model_size llama3-405b'))==2
+    assert re.search('weights and optimizer of llama3-405b under this plan, for 1 rank without a GPU, would take 4,[0-9]{3} GiB, this machine has', capsys.readouterr().err)
 
 def test_help_fits_a_screen(capsys):
     rc,out,_ = run(capsys, '--help')

@@ -79,7 +79,7 @@ def test_the_rank_that_was_killed_is_named(tmp_path, capfd):
     os.environ['PYTHONPATH'] = f'{tmp_path}{os.pathsep}{old}'
     try: assert torchrun([], 3, timeout=60, module='killed_module')==137
     finally: os.environ['PYTHONPATH'] = old
-    assert capfd.readouterr().err.strip()=='galvatron: rank 2 ended by signal SIGKILL; all ranks ended'
+    assert capfd.readouterr().err.strip()=='galvatron: rank 2 ended by signal SIGKILL, as when memory runs out; all ranks ended'
 
 @pytest.mark.slow
 def test_a_rank_that_cannot_be_asked_to_end_is_killed(tmp_path):

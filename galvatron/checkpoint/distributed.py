@@ -199,6 +199,7 @@ def together(
     try: res, error = step(), None
     except (Exception, dcp.CheckpointException) as e: res, error = None, _why(e) # the second is no Exception
     errors = gathered(group, error)
+    if errors[0] and len({*errors})==1: raise GalvatronError(errors[0]) # the same everywhere is said once
     if any(errors): raise GalvatronError('; '.join(dict.fromkeys(e if 'rank ' in e or group is None else f'rank {r}: {e}' for r,e in enumerate(errors) if e)))
     return res
 

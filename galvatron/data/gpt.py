@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'INT32', 'INF', 'parse_split', 'split_ranges', 'count_epochs', 'document_order', 'sample_starts',
-           'sample_order', 'Indices', 'build_indices', 'cached', 'DocumentOptions', 'GPTDataset', 'causal_sample',
-           'cumulative_lengths', 'furthest_behind', 'blend_order', 'occurrence', 'BlendedDataset', 'MockDataset',
-           'DataArgs', 'parse_blend', 'blend', 'GPTSamples', 'samples_needed', 'build_datasets']
+           'sample_order', 'Indices', 'must_fit', 'build_indices', 'cached', 'DocumentOptions', 'GPTDataset',
+           'causal_sample', 'cumulative_lengths', 'furthest_behind', 'blend_order', 'occurrence', 'BlendedDataset',
+           'MockDataset', 'DataArgs', 'parse_blend', 'blend', 'GPTSamples', 'samples_needed', 'build_datasets']
 
 # %% ../../nbs/41_data.gpt.ipynb #01e9ad7e
 import hashlib
@@ -121,8 +121,8 @@ class Indices:
     shuffle:np.ndarray # [samples] sample handed out as the i-th
 
 # %% ../../nbs/41_data.gpt.ipynb #12650fbf
-def _must_fit(
-    n:int, # Bytes
+def must_fit(
+    n:float, # Bytes
     what:str, # For the message
 ):
     "Refuse at once what this machine could never hold, such as a number of samples with some zeros too many"
@@ -130,7 +130,7 @@ def _must_fit(
     except (AttributeError,ValueError,OSError): return # not known here
     if n>there: raise GalvatronError(f'{what} would take {n/2**30:,.0f} GiB, this machine has {there/2**30:,.0f} GiB')
 
-# %% ../../nbs/41_data.gpt.ipynb #e68f15df
+# %% ../../nbs/41_data.gpt.ipynb #67d4aaee
 def build_indices(
     lengths:np.ndarray, # [sequences of the file] tokens
     documents:range, # Sequences of this part
@@ -141,7 +141,7 @@ def build_indices(
     "The order of samples, equal to Megatron's"
     n_tokens = int(np.sum(lengths[documents.start:documents.stop], dtype=np.int64))
     epochs,before = count_epochs(n_samples, seq_length, n_tokens)
-    _must_fit(16*epochs*len(documents) + 28*epochs*n_tokens//seq_length, f'an order of {n_samples:,} samples of {seq_length:,} tokens' if n_samples else 'the order')
+    must_fit(16*epochs*len(documents) + 28*epochs*n_tokens//seq_length, f'an order of {n_samples:,} samples of {seq_length:,} tokens' if n_samples else 'the order')
     rng = np.random.RandomState(seed)
     order = document_order(documents, epochs, before>0, rng)
     samples = sample_starts(lengths[order], seq_length)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PEAKS', 'Late', 'peak_of', 'memory', 'reset_memory', 'Log', 'as_spec', 'set_weights', 'Trainer', 'counted_mib',
-           'contents', 'Tracer', 'report', 'Leaving', 'train']
+           'contents', 'Tracer', 'report', 'Leaving', 'state_bytes', 'train']
 
 # %% ../../nbs/27_runtime.train.ipynb #3f20aeb0
 import copy, json, math, os, signal, statistics, sys, threading, time, traceback, zlib
@@ -19,10 +19,10 @@ from torch import distributed as dist
 
 from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
 from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpoint
-from ..data.gpt import DataArgs
+from ..data.gpt import DataArgs, must_fit
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, RunOptions, finite
+from ..plan import GalvatronError, Plan, RunOptions, finite, several
 from .arguments import TrainArgs, datasets, differences, doubts, rates_at
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
@@ -603,6 +603,25 @@ def fit(
         self.log.close()
 
 # %% ../../nbs/27_runtime.train.ipynb #490e1c9b
+def state_bytes(
+    spec:ModelSpec, # the model
+    plan:Plan, # its plan
+    world:int, # ranks
+)->float: # on all of them together, without the vocabulary and gradients
+    "Weights in single precision and the two moments of AdamW: what no run can do without"
+    def copies(s): # of weights, of moments
+        same = s.shard_size(world//plan.pp_deg)
+        return (1, 1) if s.dp_type=='zero3' else (same, 1 if s.dp_type=='zero2' else same)
+    return sum(spec.layer_type(i).params*(4*w + 8*m) for i,s in enumerate(plan.layers) for w,m in [copies(s)])
+
+# %% ../../nbs/27_runtime.train.ipynb #0bf658c4
+def _must_fit_here(spec, plan):
+    "Refuse what the memory of a machine without GPUs could never hold"
+    if torch.cuda.is_available(): return
+    world, here = (int(os.environ.get(k, 1)) for k in ('WORLD_SIZE','LOCAL_WORLD_SIZE'))
+    must_fit(state_bytes(spec, plan, world)*here/world, f"weights and optimizer of {spec.name} under this plan, for {several(here, 'rank')} without a GPU,")
+
+# %% ../../nbs/27_runtime.train.ipynb #e194040a
 def train(
     spec:ModelSpec, # the model
     plan:Plan, # its plan
@@ -614,6 +633,7 @@ def train(
     launched, began = is_rank(), time.monotonic()
     if launched: end_with_parent()
     try:
+        _must_fit_here(spec, plan)
         samples = datasets(spec, plan, args, data)                     # before the model is built: it may be large, and there may be no data
         trainer = Trainer(spec, plan, args, options)
         trainer.data, trainer.began = data, began
