@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fastcore.basics import patch
 
-from .plan import GalvatronError
+from .plan import GalvatronError, html_table
 
 # %% ../nbs/01_model_spec.ipynb #2d568995
 @dataclass(frozen=True)
@@ -618,3 +618,10 @@ def __str__(self:ModelSpec):
     rows = [f'{self.model_type} {self.name}: {_count(self.params)} parameters, {self.n_layers} layers, digest {self.digest()}',
             f'  embedding {_count(self.embed_params)}, head {_count(self.head_params)}' + (f', vocabulary {self.vocab}' if self.vocab else '') + (', tied' if self.tied else '')]
     return '\n'.join(rows + [f'  {t.count} x {t.name}: hidden {t.hidden}, heads {t.heads}/{t.kv_heads}, ffn {t.ffn}, seq {t.seq}, {_count(t.params)} parameters' for t in self.layer_types])
+
+# %% ../nbs/01_model_spec.ipynb #8886b193
+@patch
+def _repr_html_(self:ModelSpec):
+    about,ends,*_ = str(self).splitlines()
+    rows = [[t.name, t.count, t.hidden, f'{t.heads}/{t.kv_heads}', t.ffn, t.seq, _count(t.params)] for t in self.layer_types]
+    return html_table(['layer', 'count', 'hidden', 'heads', 'ffn', 'seq', 'parameters'], rows, f'{about}; {ends.strip()}')

@@ -56,7 +56,7 @@ def test_same_names_as_hf_argument_parser(dc):
     ('show f --memory_constraint nan', ['memory_constraint: nan is not allowed']),
     ('doctor --num_nodes 2 --master_port 99999', ['master_port: 99999']),
     ('profile-model --analytic h200 --model_size llama-7b --mixed_precision int8', ["mixed_precision 'int8'"]),
-    ('profile-model --analytic h200 --model_size llama-7b --profile_type times', ["profile_type 'times'"]),
+    ('profile-model --analytic h200 --model_size llama-7b --profile_type times', ["profile_type 'times' (allowed: computation, memory, all)"]),
     ('profile-model --analytic h200 --model_size llama-7b --widths 3', ['none of the widths 3']),
     ('plan check f --mixed_precision fp7', ['mixed_precision', 'fp7', 'bf16']),
     ('plan check nowhere.json --world_size 8', ['nowhere.json: No such file']),

@@ -229,7 +229,7 @@ class Report:
     tokens:int # Tokens in all of them
     bad:int # Lines left out
     def __str__(self):
-        bad = f'; {self.bad:,} bad lines were left out' if self.bad else ''
+        bad = f"; {_count(self.bad, 'bad line')} left out" if self.bad else ''
         return f"{_count(self.documents, 'document')}, {_count(self.tokens, 'token')}{bad}: " + ', '.join(self.prefixes)
 
 # %% ../../nbs/42_data.preprocess.ipynb #9cff4cfc
@@ -265,7 +265,7 @@ def preprocess(
             for k,e in parts.items(): writers[k].add_documents(e.tokens, e.lengths, e.counts)
             documents += len(parts[args.json_keys[0]].counts)
             tokens += sum(len(e.tokens) for e in parts.values())
-        if not documents: raise GalvatronError(f'{", ".join(args.input)}: no document was found ({bad} bad lines)')
+        if not documents: raise GalvatronError(f'{", ".join(args.input)}: no document was found ({_count(bad, "bad line")})')
     for p in prefixes.values(): write_about(p, args, tok)
     return Report(list(prefixes.values()), documents, tokens, bad)
 

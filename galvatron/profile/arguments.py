@@ -65,7 +65,7 @@ def check(self:ProfileModelArgs)->list: # Arguments that this mode does not read
     for k,least in _at_least.items():
         if (x := getattr(self, k)) is not None and not x>=least: raise GalvatronError(f'profile-model: {k} {x} (allowed: {least} or more)')
     if self.allow_tf32 not in (0, 1): raise GalvatronError(f'profile-model: allow_tf32 {self.allow_tf32} (allowed: 0 or 1)')
-    if self.profile_type not in MEASURED: raise GalvatronError(f'profile-model: profile_type {self.profile_type!r}: {", ".join(MEASURED)}')
+    if self.profile_type not in MEASURED: raise GalvatronError(f'profile-model: profile_type {self.profile_type!r} (allowed: {", ".join(MEASURED)})')
     if self.layernum_max<=self.layernum_min: raise GalvatronError(f'profile-model: layernum_max {self.layernum_max} must be above layernum_min {self.layernum_min}')
     return [f'{k} is for profile_mode {m}, not {self.profile_mode}' for k,m in _of_mode.items() if getattr(self, k) and self.profile_mode not in m.split()]
 

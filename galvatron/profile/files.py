@@ -1188,14 +1188,23 @@ def check_model(self:ModelProfile,
     return self
 
 # %% ../../nbs/03_profile.files.ipynb #8c8487c0
+def _only_model(folder, precision):
+    "File stem of the one model with a profile in a folder"
+    names = model_files(precision, '*').values()
+    found = sorted({p.name[n.index('*'):-len('.json')] for n in names for p in Path(folder).glob(n)})
+    if len(found)==1: return found[0]
+    raise GalvatronError(f"{folder}: model profiles in {precision} found: {', '.join(found) or 'none'}; state which (spec, precision)")
+
+# %% ../../nbs/03_profile.files.ipynb #1de24673
 @patch(cls_method=True)
 def load(cls:ModelProfile,
     folder, # Folder of model profiles (a model's configs), or one rich file
-    spec=None, # The model, or the stem of its files
+    spec=None, # The model, or the stem of its files (default: of the only profile in the folder)
     precision:str='bf16', # fp32, fp16 or bf16
 ):
     "Read a profile: the rich file if it is there, else the documented files"
     if Path(folder).is_file(): return cls.from_rich(read_json(folder), folder)
+    if spec is None: spec = _only_model(folder, precision)
     if (p := _find(folder, spec, precision, 'rich')): return cls.from_rich(read_json(p), p).check_model(spec, p)
     found = {k:p for k in ('computation','memory') if (p := _find(folder, spec, precision, k))}
     if not found:
