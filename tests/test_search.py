@@ -10,7 +10,7 @@ from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Config, Engine, banner, explain, reasons, report, run_search, search
+from galvatron.search.engine import Config, Engine, banner, compare, explain, reasons, report, run_search, search
 from galvatron.search.solve import Chain, least_budget, ordered, prepare, prices, solve
 from galvatron.search.space import SearchArgs
 
@@ -454,6 +454,12 @@ def test_same_file_for_any_number_of_workers(tmp_path, capsys):
     said = capsys.readouterr().out
     for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'one core is enough'): assert words in said
     assert said.rstrip().endswith(banner('Galvatron Search Engine End Searching'))
+
+def test_small_differences_are_not_zero():
+    spec = ModelSpec.from_size('gpt_hf', 'gpt-1.5b', layers=4, seq=32, hidden_size=64, num_attention_heads=4)
+    h, p = HardwareProfile.analytic('h200', 1, 2), ModelProfile.analytic(spec, 'h200', 'bf16')
+    fast, slow = (predict(Plan.from_text(t, global_bsz=4), spec, h, p) for t in ('1-1-2 x4', '1-2-1 x4'))
+    assert ' ms' in compare(fast, slow) and not re.search(r'[+-]0(\.0+)? ms', compare(fast, slow))
 
 def test_a_strategy_file_may_be_named(tmp_path):
     a = SearchArgs(memory_constraint=40, settle_bsz=32, analytic='a100', log_dir=str(tmp_path/'logs'))

@@ -888,8 +888,8 @@ def differences(p:Prediction, q:Prediction) -> list: # (term, ms in p, ms in q),
 
 def compare(p:Prediction, q:Prediction) -> str:
     "Why one plan is slower than another, in one line"
-    d = differences(p, q)
-    return f'{q.iteration_ms/p.iteration_ms:.3f}x the time: ' + (', '.join(f'{k} {b-a:+.0f} ms' for k, a, b in d[:4]) or 'no term differs by 0.1 %')
+    d, digits = differences(p, q), 0 if p.iteration_ms>=100 else 2 # so that no term reads +0 ms
+    return f'{q.iteration_ms/p.iteration_ms:.3f}x the time: ' + (', '.join(f'{k} {b-a:+.{digits}f} ms' for k, a, b in d[:4]) or 'no term differs by 0.1 %')
 
 # %% ../../nbs/12_search.engine.ipynb #fe7564c5
 def explain(
