@@ -423,3 +423,10 @@ def test_a_layer_is_kept_where_whole_models_do_not_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(model, 'run_task', no_models)
     m = profile_model(replace(TINY, output_dir=str(tmp_path), widths='1', batches='1'), SPEC)
     assert all(d['oom'] for d in m.depths) and not any(p.oom for p in m.points)
+
+@pytest.mark.parametrize('key,bad', [('sharding_ms', 'fast'), ('sharding_ms', -1.), ('contention', 0.), ('contention', None), ('context_mib', [1])])
+def test_numbers_beside_the_tables_are_read_with_care(key, bad):
+    "A contention of 0 once kept the search going for ever"
+    d = HardwareProfile.analytic('h200', 1, 2).to_rich()
+    assert HardwareProfile.from_rich(d|dict(meta=d['meta']|dict(contention=1., sharding_ms=0., context_mib=0.))).meta['contention']==1.
+    with pytest.raises(GalvatronError, match=f'meta, {key}: .* is no measurement'): HardwareProfile.from_rich(d|dict(meta=d['meta']|{key:bad}))

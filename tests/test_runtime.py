@@ -1,12 +1,16 @@
 "The runtime on four processes: what is sent, precision, dropout, memory, models side by side; and its layers beside Hugging Face's"
+import re
+
 import pytest, torch
 from transformers import AutoModelForCausalLM
 
-from equal import CONFIGS, SEQ, batch
+from equal import CONFIGS, SEQ, batch, inputs, micro_batches, spec_of
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions
+from galvatron.runtime.collectives import compiled
+from galvatron.runtime.groups import Place
 from galvatron.runtime.launch import run_ranks
-from galvatron.runtime.optim import adamw, clip_grad_norm
+from galvatron.runtime.optim import _update_all, adamw, clip_grad_norm
 from galvatron.runtime.schedule import Pipeline
 from galvatron.runtime.stage import StageModel
 from runtime_cases import CASES, ON_TWO, run_all
@@ -50,3 +54,24 @@ def test_huggingface(kind):
             o.zero_grad()
     want = dict(hf.named_parameters())
     for g in model.named_global_parameters(): torch.testing.assert_close(g.to_hf(g.param), want[g.name], rtol=1e-3, atol=1e-4, msg=lambda m: f'{g.name}: {m}')
+
+@pytest.mark.parametrize('kind,precision', [('gpt', 'bf16'), ('t5', 'fp64'), ('bert', 'bf16')])
+def test_frozen_tables(kind, precision):
+    "Parameters without a gradient, tied and shared ones too, leave all other gradients as they are and keep their numbers"
+    spec, plan, grads = spec_of(kind, 2), Plan((S(),)*2, global_bsz=4), []
+    for frozen in '', 'embed|word|relative|shared|wte':
+        model = StageModel(spec, plan, RunOptions(precision), Place.solo())
+        mine = {g.name: g.param.requires_grad_(not (frozen and re.search(frozen, g.name))) for g in model.named_global_parameters()}
+        before, optimizer = {n: p.detach().clone() for n,p in mine.items()}, adamw(model, lr=1e-2)
+        Pipeline(model).step(micro_batches(model, inputs(spec, 0, 4)))
+        grads.append({n: p.grad for n,p in mine.items()})
+        optimizer.step()
+        assert all(p.requires_grad!=p.detach().equal(before[n]) for n,p in mine.items())
+    assert 0<len(left := [n for n,g in grads[1].items() if g is not None])<len(grads[0]) and all(torch.allclose(grads[0][n], grads[1][n], rtol=1e-9, atol=1e-12) for n in left) # another kernel for a T5's scores without gradient
+
+def test_units_of_many_sizes_are_all_compiled():
+    "PyTorch's default is eight forms of a function; a Swin has units with 1, 2, 3, 6 and 7 large matrices, each in two forms at least"
+    graphs, h = [], torch.ones(6)
+    update = compiled(_update_all, backend=lambda graph, example: graphs.append(graph) or graph)
+    for n in range(1, 11): update(h, h[0], *(None if i%5==4 else torch.ones(2, 4) for i in range(5*n)))
+    assert len(graphs)==10

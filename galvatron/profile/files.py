@@ -317,6 +317,7 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
         of_kind(d, device=str, name=str, analytic=bool, meta=dict, overlap=dict, tables=list)
         for k in ('num_nodes','gpus_per_node'): whole_number(d[k], k, 1)
         for k in ('memory_mib','matmul_tflops','copy_gbps'): measurement(d[k], k)
+        for k in {'context_mib','sharding_ms','contention'} & d['meta'].keys(): measurement(d['meta'][k], f'meta, {k}', float(k=='contention'))
         return cls(tables=dict(map(_table_of_row, d['tables'])), overlap={k:_pair(v, f'overlap {k}') for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None
@@ -618,7 +619,7 @@ def static_value(at:dict, x:float):
     if x>ks[-1]: return at[ks[-1]]*x/ks[-1]
     i = bisect.bisect(ks, x)
     high,low,line = at[ks[i]],at[ks[i-1]] if i else 0.,float(np.interp(x, [0,*ks], [0,*(at[k] for k in ks)]))
-    if i==0 and isinstance(high, Floor): return float(high)
+    if i==0 and isinstance(high, Floor): return high
     return min(line, max(low, high*x/ks[i])) if isinstance(low, Floor) and not isinstance(high, Floor) else line
 
 def batch_value(at:dict, x:float):
@@ -653,7 +654,11 @@ def fitted(
     x:float, # Any size
     degree:int, # Of the polynomial; fewer points give a lower one
 )->float:
-    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside"
+    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside; not below what the host takes"
+    host = {k:v for k,v in at.items() if isinstance(v, Floor)}
+    if host and len(at)-len(host)>degree:
+        device,least = fitted({k:v for k,v in at.items() if k not in host}, x, degree),static_value(host, min(x, max(host)))
+        return device if device>least else Floor(least)
     xs,ys = zip(*sorted(at.items()))
     degree,edge = min(degree, len(xs)-1),min(max(x, xs[0]), xs[-1])
     inside = max(0., float(np.polyval(np.polyfit(xs, ys, degree), edge)))
@@ -687,6 +692,7 @@ def over_width(
     i = min(max(np.searchsorted(ks, width), 1), len(ks)-1)
     (k0,k1),(v0,v1) = ks[i-1:i+1],(at[k]() for k in ks[i-1:i+1])
     b = (v0-v1)/(1/k0-1/k1)
+    if width>k1 and isinstance(v1, Floor): return v1 # the host issues as much for any share
     return max(v0 + b*(1/width-1/k0), v1*k1/width if width>k1 else 0.) # more ranks than measured share the work at best evenly
 
 # %% ../../nbs/03_profile.files.ipynb #9d09b124

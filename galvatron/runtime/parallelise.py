@@ -29,7 +29,7 @@ from .. import models
 from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
 from .alibi import with_alibi
-from .collectives import all_to_all, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
+from .collectives import all_to_all, compiled, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
 from .overlap import OPTIONS, halve
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #a56b236e
@@ -502,9 +502,8 @@ def compile_forward(
     halves_from:int=0, # it contains messages, and runs on two halves of this many samples or more; 0: it contains none
 ):
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
-    torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     if halves_from: halve(layer, halves_from)
-    layer.forward, layer.compiled = torch.compile(layer.forward, dynamic=False, options=OPTIONS if halves_from else None), True
+    layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=OPTIONS if halves_from else None), True
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(

@@ -426,7 +426,7 @@ def _add_tied(self:StageModel):
     "Add the gradients of the two uses of a tied embedding"
     uses = [self.units[0].module.tokens.weight] if self.place.first else []
     if self.place.last: uses.append(self.units[-1].module.output.weight)
-    grads = [exact_gradient(p) for p in dict.fromkeys(uses)]
+    grads = [exact_gradient(p) for p in dict.fromkeys(uses) if p.requires_grad]
     if len(grads)==2:
         grads[0].add_(grads[1])
         grads[1].copy_(grads[0])
@@ -436,8 +436,9 @@ def _add_tied(self:StageModel):
 def _add_shared(self:StageModel):
     "Add the gradients of all copies of the parameters that several layers use"
     sums = {n: torch.zeros(shape, dtype=self.rest_dtype, device=self.place.device) for n,shape in self.shared.items()}
-    for g in self.named_global_parameters(): g.name in sums and exact_gradient(g.param)
-    mine = [(sums[g.name], *local_box(g.param.grad), g.copies) for g in self.named_global_parameters() if g.name in sums]
+    shared = [g for g in self.named_global_parameters() if g.name in sums and g.param.requires_grad]
+    for g in shared: exact_gradient(g.param)
+    mine = [(sums[g.name], *local_box(g.param.grad), g.copies) for g in shared]
     boxes = [(whole[tuple(slice(a, a+n) for a,n in zip(lo, part.shape))], part, copies) for whole,lo,part,copies in mine]
     for box,part,copies in boxes: box.add_(part, alpha=1/copies)
     if self.place.world>1: _sum_together(list(sums.values()), None)
