@@ -432,12 +432,11 @@ def priced_or_plain(
     spec = spec or known_model(said.get('model', ''), said.get('spec'))
     plan = Plan.load(path, world, spec, options)
     if not spec: return plan, world, [_note('No prices: the file does not name a model that is known here; name it with --model_type and --model_size, or --hf_config.', '没有估价：文件中没有已知的模型；请用 --model_type 与 --model_size 或 --hf_config 指明。')]
-    try: pricer = read_pricer(args, plan, spec, world, options, cluster[1:] if cluster[1] else None)
-    except GalvatronError as e:
+    budget = args.memory_constraint or said.get('memory_constraint_gib')
+    try: p = predict(plan, pricer=read_pricer(args, plan, spec, world, options, cluster[1:] if cluster[1] else None), memory_mib=budget and budget*1024)
+    except GalvatronError as e:                                        # no profile, or one that holds memory only
         if args.profiles or args.analytic: raise
         return plan, world, [_note(f'No prices: {e}', f'没有估价：{e}')]
-    budget = args.memory_constraint or said.get('memory_constraint_gib')
-    p = predict(plan, pricer=pricer, memory_mib=budget and budget*1024)
     return p, world, _drift(p, said)
 
 def _drift(p, said):

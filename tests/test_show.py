@@ -185,3 +185,16 @@ def test_accessible(made, browser):
         browser.js(AXE.read_text()+';0')
         found = browser.js('axe.run(document, {resultTypes: ["violations"]}).then(r => r.violations.map(v => [v.impact, v.id, v.nodes.length, v.nodes[0].html.slice(0, 160)]))')
         assert found==[], found
+
+def test_a_profile_of_memory_alone_prices_nothing(tmp_path, monkeypatch, capsys):
+    "The plan is drawn all the same, and what is missing is named"
+    monkeypatch.chdir(tmp_path)
+    mixed().save(tmp_path/'a.json')
+    HardwareProfile.analytic('a100', 1, 8).save(tmp_path)
+    m = ModelProfile.analytic(SPEC, 'a100')
+    replace(m, analytic=False, optimizer=(), depths=(), points=tuple(replace(p, forward_ms=None, backward_ms=None, recompute_ms=None) for p in m.points)).save(tmp_path)
+    import galvatron.show as show
+    monkeypatch.setattr(show, 'read_profiles', lambda *a, **k: (HardwareProfile.load(tmp_path), ModelProfile.load(tmp_path, SPEC)))
+    assert main(['show', 'a.json', '--json'])==0
+    got = json.loads(capsys.readouterr().out)
+    assert got['plans'][0]['predicted_ms'] is None and 'was not profiled; galvatron profile-model --profile_type computation measures it' in got['notes'][0]

@@ -881,7 +881,7 @@ def optimizer_ms(self:ModelProfile,
 )->float: # ms
     "Time of one optimizer step"
     if self.documented: return 0. # those files never held it
-    if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled')
+    if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled; galvatron profile-model --profile_type computation measures it')
     at = dict(self.optimizer)
     return static_value(at, mparams) if len(at)==1 else max(0., (f := fit_line(list(at), list(at.values()))).alpha + f.beta*mparams)
 
@@ -889,7 +889,7 @@ def optimizer_ms(self:ModelProfile,
 @patch(as_prop=True)
 def optimizer_ms_per_mparam(self:ModelProfile)->float:
     "Time for a million parameters more (ms)"
-    if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled')
+    if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled; galvatron profile-model --profile_type computation measures it')
     return fit_line(*zip(*self.optimizer)).beta
 
 @patch
