@@ -576,7 +576,9 @@ def train(argv):
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if args.load and Path(args.load).resolve()!=Path(args.save or '').resolve() and not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
+    if args.load:
+        from galvatron.runtime.train import check_load
+        check_load(args, spec)
     for k in ('save', 'log_dir') if where.node_rank==0 else ('save',): # the first node writes logs
         if not is_rank() and (folder := getattr(args, k)): check_folder(folder, option=k)
     if world>1 and not is_rank():

@@ -417,6 +417,7 @@ def test_a_run_without_held_out_data_says_so(text, capsys):
 @pytest.mark.parametrize('words,rc,message', [
     (['--nproc', 2, '--pp_deg', 3], 2, 'pp_deg: 3'),
     (['--nproc', 2, '--load', '/nowhere'], 2, '/nowhere: no such folder'),
+    (['--nproc', 2, '--load', '/usr'], 2, '/usr: no checkpoint here'),
     (['--nproc', 2, '--lr', 'fast'], 2, 'lr'),
     (['--nproc', 2, '--vocab_size', 100], 2, '257 different tokens')])
 def test_the_command_s_errors_are_one_line(text, words, rc, message):

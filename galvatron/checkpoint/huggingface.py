@@ -6,8 +6,8 @@
 __all__ = ['published_names', 'PRECISION', 'Stored', 'is_pretrained', 'open_weights', 'open_layer_files', 'open_rank_files',
            'earlier_saves', 'earlier_plan', 'earlier_schedule', 'published', 'names_of', 'from_published',
            'to_published', 'weights_in', 'held_instead', 'check_ours', 'match', 'load_pretrained', 'load_checkpoint',
-           'hf_class', 'check_family', 'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h', 'parameter_shapes',
-           'h2g']
+           'check_loadable', 'hf_class', 'check_family', 'tokenizer_files', 'carry_tokenizer', 'read_tensors', 'g2h',
+           'parameter_shapes', 'h2g']
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #ee106351
 import json, re, shutil, warnings, zipfile
@@ -332,6 +332,15 @@ def _load_earlier(model, saves:dict, iteration:int|None, same_plan:bool)->Loaded
     load_pretrained(model, folder)
     state = dict(samples=iteration*plan.global_bsz, schedule=earlier_schedule(folder, plan.global_bsz)) if plan else {}
     return Loaded(folder, iteration, state, False, False)
+
+# %% ../../nbs/31_checkpoint.huggingface.ipynb #6ad32fda
+def check_loadable(
+    path, # as for `load_checkpoint`
+    spec, # the model
+    iteration:int=None, # of a checkpoint folder (default: the latest)
+):
+    "GalvatronError if `load_checkpoint` would find nothing in a folder"
+    if iterations(path) or not earlier_saves(path) and weights_in(path, spec) is None: find_checkpoint(path, iteration)
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #8564312d
 def hf_class(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PEAKS', 'Late', 'peak_of', 'memory', 'reset_memory', 'Log', 'as_spec', 'set_weights', 'Trainer', 'counted_mib',
-           'contents', 'Tracer', 'report', 'Leaving', 'state_bytes', 'train']
+           'contents', 'check_load', 'Tracer', 'report', 'Leaving', 'state_bytes', 'train']
 
 # %% ../../nbs/27_runtime.train.ipynb #3f20aeb0
 import copy, json, math, os, signal, statistics, sys, threading, time, traceback, zlib
@@ -18,7 +18,7 @@ from fastcore.basics import patch
 from torch import distributed as dist
 
 from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
-from ..checkpoint.huggingface import carry_tokenizer, held_instead, load_checkpoint
+from ..checkpoint.huggingface import carry_tokenizer, check_loadable, held_instead, load_checkpoint
 from ..data.gpt import DataArgs, must_fit
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
@@ -355,6 +355,16 @@ def contents(
     for rank,found in enumerate(seen):
         if found!=seen[0]: raise GalvatronError(f"{folder}: not the same on all ranks (iterations on rank 0: {seen[0] or 'none'}, on rank {rank}: {found or 'none'}); every node needs the whole folder")
     return seen[0]
+
+def check_load(
+    args:TrainArgs,
+    spec:ModelSpec, # the model
+):
+    "GalvatronError if `load` names nothing to begin from; a folder that the run also saves to may be empty"
+    folder, same = args.load, args.save and Path(args.load).resolve()==Path(args.save).resolve()
+    if same and args.load_iteration is None and not (Path(folder).exists() and contents(None, folder)): return
+    if not Path(folder).exists(): raise GalvatronError(f'load: {folder}: no such folder')
+    check_loadable(folder, spec, args.load_iteration)
 
 @patch
 def load(
