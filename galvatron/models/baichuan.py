@@ -8,6 +8,7 @@ __all__ = ['baichuan', 'UnitRows']
 # %% ../../nbs/56_models.baichuan.ipynb #cc9c09d2
 from dataclasses import replace
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,7 +24,9 @@ class UnitRows(Head):
         super().__init__(fresh, model, context)
         self.unit = getattr(model.config, 'norm_head', False)
 
-    def matrix(self)->Tensor: return F.normalize(self.output.weight) if self.unit else self.output.weight
+    def matrix(self)->Tensor:
+        w = self.output.weight
+        return F.normalize(w, eps=max(1e-12, torch.finfo(w.dtype).tiny)) if self.unit else w # 1e-12 is 0 in fp16, and a row that pads the vocabulary is 0 too
 
 baichuan = register(replace(llama, last=UnitRows), 'baichuan')
 published('baichuan', ('self_attn.W_pack', ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj')))
