@@ -49,10 +49,11 @@ def summarise(events, steps:int, top:int=25)->dict:
 def recorded(step, steps:int, cuda:bool)->list:
     "Events of the Chrome trace of some steps: of the GPU alone if there is one, which begins when the host is ahead of it, as in the middle of training"
     import torch
+    from galvatron.profile.hardware import delay
     from torch.profiler import ProfilerActivity, profile
     if cuda: torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA if cuda else ProfilerActivity.CPU]) as p:
-        if cuda: torch.cuda._sleep(int(2e6*LEAD_MS)) # clock cycles at 2 GHz
+        delay(torch.device('cuda' if cuda else 'cpu'), LEAD_MS)
         for _ in range(steps): step()
         if cuda: torch.cuda.synchronize()
     with tempfile.TemporaryDirectory() as d:

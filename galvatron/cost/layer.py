@@ -133,7 +133,7 @@ def add_states(
     shard, mib, alone = params/(1 if s.dp_type=='ddp' else group), params/MIB, group==1
     master, compute, grad = master_bytes(o), compute_bytes(o), grad_bytes(o)
     reduced, copy = shard*master/MIB, 0.0 if alone and compute==master else mib*compute
-    apart = s.dp_type=='ddp' and not alone and not setting.hardware.device.lower().startswith('cpu') # blocks of the reducing stream, which nothing else can use
+    apart = s.dp_type=='ddp' and not alone and not setting.hardware.on_cpu # blocks of the reducing stream, which nothing else can use
     held = np.where(setting.accumulate, mib*grad if o.async_grad_reduce and not alone else 0.0 if apart else reduced, 0.0)
     after = np.where(setting.accumulate, reduced, mib*compute) if alone else 0.0 if apart else reduced # of one micro-batch nothing is added up
     brief = s.recompute if alone else s.dp_type=='zero3'

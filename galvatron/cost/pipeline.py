@@ -202,7 +202,7 @@ def context_mib(hardware:HardwareProfile) -> float:
     return hardware.meta.get('context_mib', _assumed_context(hardware))
 
 def _assumed_context(hardware):
-    if hardware.device.lower().startswith('cpu'): return 0.0
+    if hardware.on_cpu: return 0.0
     return CONTEXT_MIB + (COMMUNICATORS_MIB if hardware.world_size>1 else 0.0)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
@@ -261,7 +261,7 @@ def message_bytes(
 
 def direct_messages(hardware:HardwareProfile) -> bool:
     "Whether stages write into each other's memory: all of them on GPUs of one host"
-    return hardware.num_nodes==1 and not hardware.device.lower().startswith('cpu')
+    return hardware.num_nodes==1 and not hardware.on_cpu
 
 IN_FRONT, BEHIND = 2, 1 # messages alive at once: an input received ahead and a gradient that leaves; a gradient that has come
 SLOTS = 2*2 # of a neighbour's direct messages: two of each direction

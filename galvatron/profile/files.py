@@ -195,6 +195,8 @@ class HardwareProfile:
         self._found = {}
     @property
     def world_size(self): return self.num_nodes*self.gpus_per_node
+    @property
+    def on_cpu(self): return self.device.lower().startswith('cpu')
 
 # %% ../../nbs/03_profile.files.ipynb #9a6f1e14
 @patch

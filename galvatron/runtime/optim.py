@@ -6,7 +6,7 @@
 __all__ = ['SMALL', 'grad_norm', 'clip_grad_norm', 'scale_gradients', 'AdamW', 'adamw', 'LossScaler']
 
 # %% ../../nbs/26_runtime.optim.ipynb #2a8c8793
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from fastcore.basics import patch
@@ -84,12 +84,14 @@ class AdamW(torch.optim.AdamW):
         if closure is not None: raise GalvatronError('this AdamW takes no closure')
         factor, self.factor = self.factor, None
         copies = self.model.lasting_copies() if self.model else {}
-        homes = {g.param: id(g.unit) for g in self.model.named_global_parameters()} if self.model else {}
-        for group in self.param_groups: self._in_one(group, copies, homes, factor)
+        for group in self.param_groups: self._in_one(group, copies, factor)
+
+    @cached_property
+    def homes(self): return {g.param: id(g.unit) for g in self.model.named_global_parameters()} if self.model else {} # unit of each parameter
 
 # %% ../../nbs/26_runtime.optim.ipynb #4e0444ae
 @patch
-def _in_one(self:AdamW, group, copies, homes, factor):
+def _in_one(self:AdamW, group, copies, factor):
     "The step of one group of parameters, all of a unit in one call"
     ps, gs, ms, vs, _, steps = lists = [[] for _ in range(6)]
     self._init_group(group, *lists)
@@ -99,7 +101,7 @@ def _in_one(self:AdamW, group, copies, homes, factor):
     f = torch.ones((), dtype=dtype, device=device) if factor is None else factor.to(dtype)
     for at,p,g,m,v,t in zip([p for p in group['params'] if p.grad is not None], ps, gs, ms, vs, steps):
         small = p.numel()<=SMALL
-        key = int(t), small, None if small else homes.get(at, at), g.dtype, at in copies
+        key = int(t), small, None if small else self.homes.get(at, at), g.dtype, at in copies
         alike.setdefault(key, []).append((at, p.detach(), g.contiguous(), m, v))
     numbers = {t: torch.tensor(_numbers(group, t), dtype=dtype) for t in {t for t,*_ in alike}}
     numbers = {t: (h.pin_memory() if device.type=='cuda' else h).to(device, non_blocking=True) for t,h in numbers.items()}

@@ -105,8 +105,6 @@ def _step(line):
     try: return json.loads(line)['step']
     except (ValueError, KeyError, TypeError): return math.inf # cut off in a crash
 
-
-
 # %% ../../nbs/27_runtime.train.ipynb #c985ec3d
 @patch
 def say(self:Log, text:str):
@@ -361,10 +359,13 @@ def check_load(
     spec:ModelSpec, # the model
 ):
     "GalvatronError if `load` names nothing to begin from; a folder that the run also saves to may be empty"
-    folder, same = args.load, args.save and Path(args.load).resolve()==Path(args.save).resolve()
-    if same and args.load_iteration is None and not (Path(folder).exists() and contents(None, folder)): return
-    if not Path(folder).exists(): raise GalvatronError(f'load: {folder}: no such folder')
-    check_loadable(folder, spec, args.load_iteration)
+    if _anew(None, args.load, args.load_iteration, args.save): return
+    if not Path(args.load).exists(): raise GalvatronError(f'load: {args.load}: no such folder')
+    check_loadable(args.load, spec, args.load_iteration)
+
+def _anew(group, folder, iteration, save):
+    "Whether a folder that a run loads from and saves to has nothing yet"
+    return not contents(group, folder) and save and Path(folder).resolve()==Path(save).resolve() and iteration is None
 
 @patch
 def load(
@@ -375,7 +376,7 @@ def load(
 ):
     "Continue from a checkpoint; a folder without optimizer state gives its weights to a new run"
     into, save = Checkpointer(folder, self.model, None if self.args.finetune else self.optimizer), self.args.save
-    if not contents(into.group, folder) and save and Path(folder).resolve()==Path(save).resolve() and iteration is None: return self.log.say(f'{folder}: no checkpoint yet, starting anew')
+    if _anew(into.group, folder, iteration, save): return self.log.say(f'{folder}: no checkpoint yet, starting anew')
     got = load_checkpoint(into, folder, iteration, same_plan)
     if got.changed: self.log.say(f"{got.folder}: the config of these weights is another one: {'; '.join(got.changed)}")
     if save: together(into.group, lambda: self.rank or carry_tokenizer(got.folder, Path(save)/'tokenizer'))

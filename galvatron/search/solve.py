@@ -530,17 +530,21 @@ class Single:
     def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
     @cached_property
     def stage(self): return stage_of(self.chain, 0, self.chain.runs, (True, True), self.weight)
+    def stage_with(self, effort): return replace(self.stage, chain=replace(self.chain, effort=effort))
+    @cached_property
+    def fixed(self): return float(self.chain.fixed[0]@self.weight) # ms of what is no layer
     @cached_property
     def bound(self) -> float:
         "No plan is faster than this, ms"
-        return max(p.bound for p in ordered(self.stage, prices(self.stage))) + float(self.chain.fixed[0]@self.weight) if self.stage.possible else np.inf
+        return max(p.bound for p in ordered(self.stage, prices(self.stage))) + self.fixed if self.stage.possible else np.inf
 
 # %% ../../nbs/11_search.solve.ipynb #6c9e8a0f
 @patch
-def solution_of(self:Single, o, bound, cap) -> Solution:
-    "The fastest of some contents, if it beats `cap` ms; `bound` holds for all that are not among them"
-    c, w = self.chain, self.weight
-    ms = o.time@w+c.fixed[0]@w if o is not None else np.zeros(0)
+def solution_of(self:Single, o, cap, bound=None) -> Solution:
+    "The fastest of some contents, if it beats `cap` ms; `bound` holds for all that are not among them (default: what they say of themselves)"
+    c = self.chain
+    if bound is None: bound = np.inf if o is None else o.complete+self.fixed
+    ms = o.time@self.weight+self.fixed if o is not None else np.zeros(0)
     if not len(ms) or ms.min() > cap*(1+MARGIN): return Solution(np.inf, min(cap, bound))
     i = int(ms.argmin())
     ms = float(c.iteration(o.time[i, None]+c.fixed, np.zeros(0)))
@@ -549,9 +553,7 @@ def solution_of(self:Single, o, bound, cap) -> Solution:
 @patch
 def best(self:Single, effort, cap) -> Solution:
     "The best plan that beats `cap` ms; raises `Spent` if that takes more than the effort"
-    fixed = float(self.chain.fixed[0]@self.weight)
-    o = cheapest(stage_of(replace(self.chain, effort=effort), 0, self.chain.runs, (True, True), self.weight), cap-fixed)
-    return self.solution_of(o, np.inf if o is None else o.complete+fixed, cap)
+    return self.solution_of(cheapest(self.stage_with(effort), cap-self.fixed), cap)
 
 # %% ../../nbs/11_search.solve.ipynb #ed6b4d9e
 HURRY = 5e8 # elements that the best plan may take in a sketch of a single stage
@@ -571,7 +573,7 @@ def sketch(
             if not self.found.layers and not self.done: self.listed(Effort(), cap, most)
         if not self.found.layers and not self.done:
             o = leanest(self.stage)
-            self.done, self.found = o is None, self.solution_of(o, np.inf if o is None else self.found.bound, cap)
+            self.done, self.found = o is None, self.solution_of(o, cap, np.inf if o is None else self.found.bound)
     c.effort.left -= HURRY-part.left
     return self.found
 
@@ -582,10 +584,8 @@ STEPS = (LISTS, 0.0), (LIMIT, CLOSE), (LIMIT, 0.0) # of a proof: labels of a pos
 @patch
 def listed(self:Single, effort, cap, most, faster=0.0):
     "The best plan that beats `cap` ms and the best one known, if it is among the labels of a list"
-    beat, fixed = min(cap, self.found.ms)*(1-faster), float(self.chain.fixed[0]@self.weight)
-    s = stage_of(replace(self.chain, effort=effort), 0, self.chain.runs, (True, True), self.weight)
-    o = contents(s, ordered(s, prices(s)), beat-fixed, True, most=most)
-    got = self.solution_of(o, np.inf if o is None else o.complete+fixed, beat)
+    beat, s = min(cap, self.found.ms)*(1-faster), self.stage_with(effort)
+    got = self.solution_of(contents(s, ordered(s, prices(s)), beat-self.fixed, True, most=most), beat)
     self.found = replace(got if got.layers else self.found, bound=max(self.found.bound, got.bound))
     self.done = self.found.bound >= min(cap, self.found.ms)*(1-MARGIN)
 
