@@ -23,9 +23,9 @@ def spec_of(name, tiny):
     return ModelSpec.from_size(MODELS[name][0], name, **({**TINY, 'num_key_value_heads':8} if tiny and MODELS[name][0]=='llama_hf' else TINY if tiny else {}))
 
 PASSES = [ # what is measured first serves every width: a later pass is for where time is left
-    dict(batches='1,4', cap=16384), dict(batches='2,8', cap=16384), dict(batches='1,2,4,8', cap=32768), dict(batches='3,5,6,7', cap=32768, widths='1', lengths=1)]
+    dict(batches='1,4', cap=16384), dict(batches='2,8', cap=16384), dict(batches='1,2,4,8', cap=32768), dict(batches='8', cap=65536), dict(batches='3,5,6,7', cap=32768, widths='1', lengths=1)]
 COMPARE = dict(batches='1,4', cap=16384, widths='1', lengths=2, budget_ms=200.) # the layer alone beside whole models
-MISSING = [{**p, 'widths':'2,4,8'} for p in PASSES[:3]]
+MISSING = [{**p, 'widths':'2,4,8'} for p in PASSES[:3]] + PASSES[3:4]
 
 def measure(name, folder, seconds, o, batches, cap, widths='', lengths=None, budget_ms=0.):
     "One pass over one model: some batches, at every width and form or at those given, and the first `lengths`"

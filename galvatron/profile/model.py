@@ -518,7 +518,7 @@ class Book:
         fresh = {p.key for p in points if not p.oom}
         old = [replace(p, oom=None) if p.key in fresh else p for p in self.m.points]
         opt = sorted({d['mparams']:d['optimizer_ms'] for d in rows.values() if 'optimizer_ms' in d}.items())
-        self.m = replace(self.m, points=merge_points([*points, *old]), depths=tuple(rows.values()), optimizer=tuple(opt), meta={**self.m.meta, 'until':_now()})
+        self.m = replace(self.m, points=merge_points([*points, *old]), depths=tuple(rows.values()), optimizer=tuple(opt) or self.m.optimizer, meta={**self.m.meta, 'until':_now()})
         if not self.succeeded: return
         write_text(self.path, rich_text(self.m.to_rich()))
         for p in self.stale: p.unlink(missing_ok=True)
