@@ -11,6 +11,7 @@ __all__ = ['recipes', 'RAN', 'RMS_NORMS', 'Context', 'token_slice', 'Rule', 'to_
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #5abfc1a7
 import functools, importlib, inspect, pkgutil, re, types, zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -203,15 +204,18 @@ def fly(
     "Let the parameters of a module be replaced while its forward runs"
     forward = module.forward
     slots = [(module.get_submodule(n.rpartition('.')[0]), n.rpartition('.')[2], take) for n,take in takes.items()]
-    @functools.wraps(forward)
-    def flying(*args, **kwargs):
+    @contextmanager
+    def in_the_air():
         rest = [m._parameters[n] for m,n,_ in slots]
         try:
             for (m,n,take),p in zip(slots, rest): m._parameters[n] = take(p)
-            return forward(*args, **kwargs)
+            yield
         finally:
             for (m,n,_),p in zip(slots, rest): m._parameters[n] = p
-    module.forward = flying
+    @functools.wraps(forward)
+    def flying(*args, **kwargs):
+        with in_the_air(): return forward(*args, **kwargs)
+    module.forward, module.in_the_air = flying, in_the_air
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #6a60a0ee
 class GatheredInput:
@@ -502,6 +506,7 @@ def compile_forward(
     halves_from:int=0, # it contains messages, and runs on two halves of this many samples or more; 0: it contains none
 ):
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
+    layer.whole = layer.forward
     if halves_from: halve(layer, halves_from)
     layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=OPTIONS if halves_from else None), True
 
