@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint.distributed import local_box
-from ..model_spec import GRAPH
+from ..model_spec import GRAPH, HALF
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import fused, in_rows, local, put_back, vocab_cross_entropy, vocab_embed
 from .groups import Place
@@ -200,8 +200,8 @@ REST = dict(COMPUTE, fp16=torch.float32, bf16=torch.float32) # precision of para
 
 class Unit:
     "Embedding, one layer or head: module, strategy and the rules of its parameters"
-    def __init__(self, name, module, context, rules, names, shapes, streams=1):
-        self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams = name, module, context, rules, names, shapes, streams
+    def __init__(self, name, module, context, rules, names, shapes, streams=1, flops=0.):
+        self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams, self.flops = name, module, context, rules, names, shapes, streams, flops
         self.strategy, self.copies, self.sharded = context.strategy, None, False
         self.drops = drops(module)
 
@@ -251,8 +251,8 @@ def shard(self:Unit,
 # %% ../../nbs/24_runtime.stage.ipynb #3dabcd0a
 @patch(as_prop=True)
 def joins(self:Unit)->bool:
-    "Whether it may share a graph with its neighbours"
-    return hasattr(self.module, 'least') and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
+    "Whether it shares a graph with its neighbours"
+    return getattr(self.module, 'compiled', False) and (hasattr(self.module, 'least') or self.flops<HALF) and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
 
 @patch
 def __call__(self:Unit, *args, **kwargs):
@@ -288,7 +288,8 @@ def joined(
     "Units as they run"
     def kind(u): return (u.context, type(u.module)) if u.joins else u
     runs = [list(us) for _,us in groupby(units, kind)]
-    pieces = [us[i:i+GRAPH] for us in runs for i in range(0, len(us), GRAPH)]
+    size = lambda us: -(-len(us)//-(-len(us)//GRAPH))      # graphs of one length, if that divides: each other length is compiled, too
+    pieces = [us[i:i+size(us)] for us in runs for i in range(0, len(us), size(us))]
     return [us[0] if len(us)==1 else Joint(us) for us in pieces]
 
 # %% ../../nbs/24_runtime.stage.ipynb #89456f39
@@ -370,7 +371,8 @@ def _add_layer(self:StageModel, i, path, fresh):
     t = self.spec.layer_type(i)
     rules = parallelise(layer, self.recipe, context, t.kv_heads, self.options.compile, t.halves_from(context.tp*context.sp))
     names = {n: _whole(layer.paths, n) if self.recipe.block else f'{path}.{n}' for n in rules}
-    self._add(Unit(f'layers.{i}', layer, context, rules, names, shapes, len(self.spec.stream(i+1))))
+    flops = t.forward_flops(self.plan.micro_bsz)/context.strategy.width # of a rank that shares its micro-batch with no other group
+    self._add(Unit(f'layers.{i}', layer, context, rules, names, shapes, len(self.spec.stream(i+1)), flops))
 
 @patch
 def _add_end(self:StageModel, name, module, streams=1):
