@@ -210,6 +210,17 @@ def test_a_compiled_layer_hides_part_of_its_exchanges():
         for part in PARTS: assert np.allclose(both.total(part), [cost(compiled, b).total(part) for b in (16, 6)])
     assert price(plan(), RunOptions(compile=True), profile=profile).iteration_ms==price(plan()).iteration_ms # width one exchanges nothing
 
+def test_layers_of_one_graph_bear_its_exposed_messages_together(monkeypatch):
+    "Those that are whole on their ranks, exchange and keep their activations; the others are graphs of their own"
+    o, profile = RunOptions(sequence_parallel=True, compile=True), replace(PROFILE, meta=dict(compile=True))
+    def paid(s):
+        cost = layer_cost(s, 0, Pricer(SPEC, HARDWARE, profile, o).setting(1, 8, True))
+        return sum(getattr(cost, part).get(term, 0.) for part in ('forward', 'backward') for term in ('tensor parallel', 'ulysses'))
+    strategies = S(8), S(8, recompute=True), S(4), S(8, ulysses=True)
+    together = list(map(paid, strategies))
+    monkeypatch.setattr('galvatron.cost.layer.GRAPH', 1)
+    assert [round(a/paid(s), 6)<1 for a,s in zip(together, strategies)]==[True, False, False, False]
+
 # --- schedules
 
 def test_schedule_equals_its_definition():

@@ -160,12 +160,12 @@ def profile(args, book):
 
 def work_of(args):
     "Folder that holds profiles/: given, unpacked from the given file, or one that the commands of a session share (a result holds few files)"
-    import tarfile
-    work = Path(args.out)/'work' if args.tiny else Path('/tmp/galvatron_bench')
-    if not args.profiles: return work
+    import tarfile, tempfile
+    if not args.profiles: return Path(args.out)/'work' if args.tiny else Path('/tmp/galvatron_bench')
     if Path(args.profiles).is_dir(): return Path(args.profiles)
-    if not (work/'profiles').exists():
-        with tarfile.open(args.profiles) as t: t.extractall(work, filter='data')
+    work = Path(tempfile.mkdtemp())                             # not among those that another call makes meanwhile
+    with tarfile.open(args.profiles) as t: t.extractall(work, filter='data')
+    args.profiles = str(work)
     return work
 
 def pack(folder, file):

@@ -152,7 +152,8 @@ def fused(f, z:Tensor, *args):
     if f not in _compiled: _compiled[f] = compiled(f)
     try: return _compiled[f](z, *args)
     except Exception as e:
-        if _compiled[f] is f or isinstance(e, torch.OutOfMemoryError): raise
+        if _compiled[f] is f: raise
+        if 'out of memory' in str(e): raise torch.OutOfMemoryError(f'no room for {f.__name__}: {e}') from e # uncompiled it needs more
         warnings.warn(f'{f.__name__} runs uncompiled, slower and with temporaries: {type(e).__name__}: {str(e).splitlines()[0]}')
         _compiled[f] = f
         return f(z, *args)
