@@ -130,9 +130,12 @@ def curves(args, world, rank, save):
     "Losses in bf16 of the plans of `correctness`, step by step on one batch, beside those of one GPU alone, whole and in four micro-batches"
     from galvatron.plan import LayerStrategy, Plan, RunOptions
     from galvatron.runtime.groups import Place, default_device
-    spec, rows, steps, solo = make_spec(EXACT), {}, 8 if args.tiny else 100, Place.solo(default_device())
+    spec, steps, solo = make_spec(EXACT), 8 if args.tiny else 100, Place.solo(default_device())
+    old = json.loads((Path(args.out)/'multi_gpu.json').read_text()).get('curves', {}) if (Path(args.out)/'multi_gpu.json').exists() else {}
+    rows = {n: r for n,r in old.items() if 'loss' in r}              # a call that ran out of time is taken up
     alone = {f'alone x{c}': (Plan((LayerStrategy(),)*4, global_bsz=16, chunks=c), {}) for c in (1, 4)}
     for name,(plan,kw) in {**alone, **exact_plans(world)}.items():
+        if name in rows: continue
         try: rows[name] = dict(loss=run_plan(spec, plan, RunOptions('bf16', **kw), steps, place=solo if name in alone else None)['loss'])
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:])
         first = rows['alone x1'].get('loss')
@@ -228,6 +231,7 @@ def budgets(args, world, rank, save):
         box = [[(n, p.to_json(), predicted(spec, p, options, args)) for n,p in budget_plans(spec, gib, case.batch, options, args)] if rank==0 else None]
         dist.broadcast_object_list(box, device=default_device())
         for name,plan,said in box[0]:
+            if args.plans and not any(p in f'{case.model}, {gib} GiB: {name}' for p in args.plans.split(';')): continue
             late = torch.tensor(float(time.time()-start>args.seconds), device=default_device())
             dist.all_reduce(late)
             if late.item(): continue
@@ -355,7 +359,7 @@ def main():
     ap.add_argument('--out', default='results')
     ap.add_argument('--nproc', type=int, default=0, help='ranks (default: all GPUs, or 2 without any)')
     ap.add_argument('--parts', default='profile,models,budgets,trainers,restart,correctness,curves,speed')
-    ap.add_argument('--plans', default='', help='only these of the speed plans, by commas')
+    ap.add_argument('--plans', default='', help='only these of the speed plans, by commas; of the plans under budgets those whose name contains one of these, by semicolons')
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
     ap.add_argument('--seconds', type=float, default=400, help='no new plan is begun after this long in the speed part')
