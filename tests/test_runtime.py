@@ -1,18 +1,18 @@
 "The runtime on four processes: what is sent, precision, dropout, memory, models side by side; and its layers beside Hugging Face's"
-import re
+import functools, re
 
 import pytest, torch
 from transformers import AutoModelForCausalLM
 
 from equal import CONFIGS, SEQ, batch, inputs, micro_batches, spec_of
 from galvatron.model_spec import ModelSpec
-from galvatron.plan import LayerStrategy as S, Plan, RunOptions
+from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions
 from galvatron.runtime.collectives import compiled
 from galvatron.runtime.groups import Place
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.optim import _update_all, adamw, clip_grad_norm
 from galvatron.runtime.schedule import Pipeline
-from galvatron.runtime.stage import StageModel
+from galvatron.runtime.stage import Joint, StageModel, joined
 from runtime_cases import CASES, ON_TWO, run_all
 
 @pytest.fixture(scope='module')
@@ -75,6 +75,25 @@ def test_units_of_many_sizes_are_all_compiled():
     update = compiled(_update_all, backend=lambda graph, example: graphs.append(graph) or graph)
     for n in range(1, 11): update(h, h[0], *(None if i%5==4 else torch.ones(2, 4) for i in range(5*n)))
     assert len(graphs)==10
+
+def test_hooks_of_layers_in_one_graph(monkeypatch):
+    "They are called, with the layers apart; where layers exchange, ranks with and without hooks would have other graphs: an error"
+    monkeypatch.setattr(torch, 'compile', functools.partial(torch.compile, backend='aot_eager'))
+    spec, plan, seen, losses = spec_of('gpt', 2), Plan((S(),)*2, global_bsz=4), [], []
+    for hooks in False, True:
+        model = StageModel(spec, plan, RunOptions('fp64', compile=True), Place.solo())
+        layer = model.units[2].module
+        if hooks: layer.register_forward_hook(lambda *_: seen.append('forward')), layer.register_full_backward_hook(lambda *_: seen.append('backward'))
+        losses.append(Pipeline(model).step(micro_batches(model, inputs(spec, 0, 4))).item())
+    assert seen==['forward', 'backward'] and abs(losses[0]-losses[1])<1e-12*losses[0]
+    model.runs[1].chain.least = 2
+    with pytest.raises(GalvatronError, match='hooks on layers.1'): Pipeline(model).step(micro_batches(model, inputs(spec, 0, 4)))
+
+def test_layers_halved_from_different_sizes_share_no_graph():
+    "Swin's stages: each runs on two halves from the micro-batch on that is priced so"
+    model = StageModel(spec_of('swin'), Plan((S(),)*4, global_bsz=4), RunOptions('fp64', compile=True), Place.solo())
+    for u,least in zip(model.units[1:], (2, 2, 4, 4)): u.module.least = least
+    assert [[u.module.least for u in r.units] for r in joined(model.units) if isinstance(r, Joint)]==[[2, 2], [4, 4]]
 
 @pytest.mark.parametrize('precision', ['fp16', 'bf16'])
 def test_rows_of_a_padded_vocabulary_have_unit_length_or_none(precision):

@@ -38,7 +38,7 @@ def by_sample(
 class Chain(torch.nn.Module):
     "Neighbouring layers as one"
     def __init__(self,
-        layers:list, # made ready by `compile_forward`, all alike; each takes one tensor `[B, s, h]` and returns one of that shape, or a tuple that begins with it
+        layers:list, # made ready by `compile_forward`, of one class and strategy; each takes one tensor `[B, s, h]` and returns what the next one takes, or a tuple that begins with it
     ):
         super().__init__()
         self.layers = torch.nn.ModuleList(layers)

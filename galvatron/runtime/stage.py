@@ -254,6 +254,12 @@ def joins(self:Unit)->bool:
     "Whether it shares a graph with its neighbours"
     return getattr(self.module, 'compiled', False) and (hasattr(self.module, 'least') or self.flops<HALF) and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
 
+@patch(as_prop=True)
+def hooked(self:Unit)->bool:
+    "Whether something waits for calls of its module"
+    m = self.module
+    return any((m._forward_pre_hooks, m._forward_hooks, m._backward_pre_hooks, m._backward_hooks))
+
 @patch
 def __call__(self:Unit, *args, **kwargs):
     "Run the unit, keeping only its input if it is recomputed"
@@ -272,8 +278,10 @@ class Joint:
         compile_forward(self.chain, getattr(units[0].module, 'least', 0))
 
     def __call__(self, x, **kwargs):
-        "Run them; apart where a sample has arguments of its own"
-        if by_sample(tuple(kwargs.values())):
+        "Run them; apart where a sample has arguments of its own, or a layer has hooks; GalvatronError if that one exchanges"
+        hooked = [u.name for u in self.units if u.hooked]
+        if hooked and hasattr(self.chain, 'least'): raise GalvatronError(f"hooks on {', '.join(hooked)}: layers that exchange and share a graph call none; set `model.runs = model.units` on every rank first, or run without compile")
+        if hooked or by_sample(tuple(kwargs.values())):
             for u in self.units: x = u(x, **kwargs)
             return x
         with ExitStack() as stack:
@@ -286,7 +294,7 @@ def joined(
     units:list, # of a stage, in their order
 )->list: # of `Unit` and `Joint`
     "Units as they run"
-    def kind(u): return (u.context, type(u.module)) if u.joins else u
+    def kind(u): return (u.context, type(u.module), getattr(u.module, 'least', 0)) if u.joins else u # run on two halves together or not at all
     runs = [list(us) for _,us in groupby(units, kind)]
     size = lambda us: -(-len(us)//-(-len(us)//GRAPH))      # graphs of one length, if that divides: each other length is compiled, too
     pieces = [us[i:i+size(us)] for us in runs for i in range(0, len(us), size(us))]
