@@ -89,7 +89,7 @@ def halves_from(
     return 2*max(1, math.ceil(HALF*width/self.forward_flops()))
 
 # %% ../nbs/01_model_spec.ipynb #3c25bcf1
-GRAPH = 4 # layers; more hide little more, and take as much longer to compile
+GRAPH = 4 # layers; more save little more, and take as much longer to compile
 
 # %% ../nbs/01_model_spec.ipynb #1e81234d
 def block(

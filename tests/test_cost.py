@@ -9,10 +9,10 @@ import pytest
 
 from equal import spec_of
 from test_equal import FOUR
-from galvatron.cost.communication import compiled_ms, overlapped, width_collectives
-from galvatron.cost.layer import PARTS, Setting, exchange_ms, layer_cost, layer_table, relayout_table, vocab_cost
+from galvatron.cost.communication import overlapped
+from galvatron.cost.layer import PARTS, Setting, layer_cost, layer_table, relayout_table, vocab_cost
 from galvatron.cost.pipeline import RESERVE, SLOTS, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
-from galvatron.model_spec import GRAPH, ModelSpec
+from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table, model_files
 
@@ -209,27 +209,6 @@ def test_a_compiled_layer_hides_part_of_its_exchanges():
         both = cost(compiled, np.array([16, 6]))
         for part in PARTS: assert np.allclose(both.total(part), [cost(compiled, b).total(part) for b in (16, 6)])
     assert price(plan(), RunOptions(compile=True), profile=profile).iteration_ms==price(plan()).iteration_ms # width one exchanges nothing
-
-def test_layers_of_one_graph_bear_its_exposed_messages_together(monkeypatch):
-    "Those that are whole on their ranks, exchange and keep their activations; the others are graphs of their own"
-    o, profile = RunOptions(sequence_parallel=True, compile=True), replace(PROFILE, meta=dict(compile=True))
-    def paid(s):
-        cost = layer_cost(s, 0, Pricer(SPEC, HARDWARE, profile, o).setting(1, 8, True))
-        return sum(getattr(cost, part).get(term, 0.) for part in ('forward', 'backward') for term in ('tensor parallel', 'ulysses'))
-    strategies = S(8), S(8, recompute=True), S(4), S(8, ulysses=True)
-    together = list(map(paid, strategies))
-    monkeypatch.setattr('galvatron.cost.layer.GRAPH', 1)
-    assert [round(a/paid(s), 6)<1 for a,s in zip(together, strategies)]==[True, False, False, False]
-
-def test_only_layers_that_join_are_priced_so():
-    "Layers of two streams, or with a mask for each sample, run apart; and no graph is longer than the model"
-    for spec,many in ((spec_of('t5', 8), False), (spec_of('bert', 8), False), (spec_of('llama', 8), True), (spec_of('llama', 1), False)):
-        profile = replace(ModelProfile.analytic(spec, 'h200'), meta=dict(compile=True))
-        t = spec.layer_types[0]
-        setting = Pricer(spec, HARDWARE, profile, RunOptions(sequence_parallel=True, compile=True)).setting(1, 8, True)
-        messages = [c for c in width_collectives(S(8), t, 8, 8, setting.options) if c.phase=='backward']
-        alone, together = (compiled_ms(S(8), t, 8, messages, 10., HARDWARE, n)-10. for n in (1, GRAPH))
-        assert together<alone and np.isclose(exchange_ms(S(8), t, 8, messages, 10., setting), together if many else alone), spec.model_type
 
 # --- schedules
 

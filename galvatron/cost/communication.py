@@ -232,14 +232,13 @@ def message_gaps(
     return [enter[i:i+1] + (enter[pieces:] if i==1 else []) + (leave[i-1:i if i<pieces else None] if i else []) for i in range(pieces+1)]
 
 # %% ../../nbs/06_cost.communication.ipynb #0eb7308d
-def _halved(gaps, arithmetic, shares, beside, graph):
-    "A forward on two halves of the samples, ms, of one of the layers of a graph"
+def _halved(gaps, arithmetic, shares, beside):
+    "A forward on two halves of the samples, ms"
     half = lambda messages: [beside(c, 0.5) for c in messages]
-    gaps, shares = gaps[:-1] + ([gaps[-1]+gaps[0]] + gaps[1:-1])*(graph-1) + gaps[-1:], shares*graph
     total = overlapped(0.0, half(gaps[0]))
     for share, before, behind in zip(shares, gaps, gaps[1:]):
         for messages in (before, behind): total = total + overlapped(arithmetic*share/2, half(messages))
-    return (total + overlapped(0.0, half(gaps[-1])))/graph
+    return total + overlapped(0.0, half(gaps[-1]))
 
 def compiled_ms(
     s:LayerStrategy, # Strategy
@@ -248,22 +247,22 @@ def compiled_ms(
     messages:list, # Of one phase
     arithmetic:float, # Of that phase alone, ms
     hardware:HardwareProfile,
-    graph:int = 1, # Layers that are compiled together
 ) -> float: # ms
     "Time of a compiled forward, recomputation or backward with its exchanges"
     beside = lambda c, part=1.0: (message_time(hardware, c.op, part*c.nbytes, c.group), hardware.slowdown(c.op))
     shares = piece_shares(s, layer)
     gaps, back = message_gaps(s, messages, len(shares)), messages[0].phase=='backward'
     halves = (batch%2==0) & (batch>=layer.halves_from(s.width)) & (layer.name not in WHOLE)
-    if not back: how = lambda halves: _halved(gaps, arithmetic, shares, beside, graph) if halves else arithmetic + sum(beside(c)[0] for c in sum(gaps, []))
-    else: how = lambda halves: _backward(gaps, arithmetic, arithmetic*layer.seq*layer.weights/layer.forward_flops(), beside, graph, halves) # half of the products are for weights
-    return np.where(halves, how(True), how(False)) if isinstance(batch, np.ndarray) else how(halves)
+    if not isinstance(batch, np.ndarray): return _compiled(gaps, arithmetic, shares, beside, layer, back, halves)
+    halved, whole = (_compiled(gaps, arithmetic, shares, beside, layer, back, h) for h in (True, False))
+    return np.where(halves, halved, whole)
 
-def _backward(gaps, arithmetic, weights, beside, graph, halves):
-    "A backward of which only the first message of a graph has nothing to travel behind, ms, of one of the layers"
-    first, later = ([beside(c, 0.5 if halves else 1.0) for c in cs] for cs in (gaps[0], sum(gaps[1:], [])))
-    def layer(exposed, hidden): return overlapped(0.0, exposed) + (overlapped(arithmetic, [*hidden, *later, *later]) if halves else arithmetic-weights + overlapped(weights, [*hidden, *later]))
-    return (layer(first, first if halves else []) + (graph-1)*layer([], first+first if halves else first))/graph
+def _compiled(gaps, arithmetic, shares, beside, layer, back, halves):
+    first, later = gaps[0], sum(gaps[1:], [])
+    if not back: return _halved(gaps, arithmetic, shares, beside) if halves else arithmetic + sum(beside(c)[0] for c in [*first, *later])
+    cut, filling = [beside(c, 0.5) for c in [*first, *later, *later]], arithmetic*layer.seq*layer.weights/layer.forward_flops() # half of the products of a backward are for weights
+    if halves: return overlapped(0.0, cut[:len(first)]) + overlapped(arithmetic, cut)
+    return overlapped(0.0, [beside(c) for c in first]) + arithmetic-filling + overlapped(filling, [beside(c) for c in later])
 
 # %% ../../nbs/06_cost.communication.ipynb #3e8481e9
 @lru_cache(maxsize=None)

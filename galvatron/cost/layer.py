@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import (WHOLE, Collective, Group, compiled_ms, compute_bytes, grad_bytes, master_bytes, overlapped, parameter_collectives, part_of,
+from .communication import (Collective, Group, compiled_ms, compute_bytes, grad_bytes, master_bytes, overlapped, parameter_collectives, part_of,
                                           relayout_ms, row_padding, shard_group, shared_gradients, width_collectives, width_group)
 from ..layout import Layout
-from ..model_spec import GRAPH, LayerType, ModelSpec
+from ..model_spec import LayerType, ModelSpec
 from ..plan import LayerStrategy, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
@@ -197,8 +197,7 @@ def exchange_ms(
 ) -> float: # ms
     "What the exchanges of a layer add to its arithmetic"
     if not setting.options.compile or not messages: return sum((c.ms(setting.hardware) for c in messages), 0.0)
-    alone = s.ulysses or s.recompute or s.dp(setting.stage_size)>1 or t.name in WHOLE # sharded, recomputed or with masks: a graph of its own
-    return compiled_ms(s, t, batch, messages, arithmetic, setting.hardware, 1 if alone else min(GRAPH, t.count)) - arithmetic
+    return compiled_ms(s, t, batch, messages, arithmetic, setting.hardware) - arithmetic
 
 # %% ../../nbs/07_cost.layer.ipynb #9c3e1934
 def layer_cost(

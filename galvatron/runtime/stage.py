@@ -252,7 +252,7 @@ def shard(self:Unit,
 @patch(as_prop=True)
 def joins(self:Unit)->bool:
     "Whether it shares a graph with its neighbours"
-    return getattr(self.module, 'compiled', False) and (hasattr(self.module, 'least') or self.flops<HALF) and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
+    return getattr(self.module, 'compiled', False) and self.flops<HALF and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
 
 @patch(as_prop=True)
 def hooked(self:Unit)->bool:
