@@ -7,7 +7,7 @@
 The graphs of forward and backward are traced on two processes and not run. Each is ordered as written, as `runtime.overlap` orders it, and as it would with other figures for what operations take; then it passes through a machine that computes and sends at
 the same time. What such a machine takes is given by --truth, by default what traces on two H200 show (67 MB take 0.2 to 0.23 ms beside arithmetic; a seventh of the arithmetic is fused operations).
 """
-import argparse, functools, sys
+import argparse, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent)); sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
