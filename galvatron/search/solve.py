@@ -6,12 +6,13 @@
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'STEP', 'TOUCHED', 'MARGIN', 'ROOM', 'BLOCK', 'JOINT', 'SLACKS', 'HASTE', 'LIMIT',
            'LITTLE', 'FIRST_CAP', 'DOUBTFUL', 'HURRY', 'LISTS', 'CLOSE', 'STEPS', 'TRACED', 'RUNG', 'TIGHT', 'FAR',
            'LONG', 'TAKEN', 'FEW_STAGES', 'SCARCE', 'LIFTS', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR',
-           'SKETCHES', 'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH',
-           'CHEAP', 'HIGHEST', 'Spent', 'Effort', 'Chain', 'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of',
-           'Price', 'price', 'prices', 'ordered', 'Options', 'contents', 'leanest', 'too_large', 'cheapest', 'Solution',
-           'Single', 'longest', 'count', 'path_of', 'mean_paths', 'standard_paths', 'Groups', 'groups_of',
-           'edge_bounds', 'prefix_suffix', 'even_division', 'best_mixture', 'memory_edges', 'least_budget', 'can_fit',
-           'slowest_stage', 'Pipeline', 'prepare', 'solve']
+           'SKETCHES', 'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'EVERY', 'HERE', 'BEFORE', 'MOST',
+           'NARROW', 'SOLVED', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP', 'HIGHEST', 'Spent', 'Effort', 'Chain',
+           'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices', 'ordered', 'Options',
+           'contents', 'leanest', 'too_large', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
+           'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
+           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'joins', 'parts_of',
+           'places', 'compared', 'Joined', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -212,6 +213,8 @@ class Stage:
     types:tuple # Type of each layer
     ends:tuple # (starts with the first layer of the model, ends with the last)
     weight:np.ndarray # [4] of the times
+    view:np.ndarray = None # [4, n] contents are compared in these sums of their times; None: in all four
+    any_last:bool = False # They are compared whatever their last layouts
 
     def __post_init__(self):
         c, w, t0, t1 = self.chain, self.weight, self.types[0], self.types[-1]
@@ -436,11 +439,11 @@ def _distinct(
     scalar:bool, # Only weighted cost matters
 ) -> np.ndarray: # indices
     "Labels that no other one makes superfluous"
-    c, x = s.chain, [(L.time@s.weight)[:, None] if scalar else L.time]
+    c, x = s.chain, [(L.time@s.weight)[:, None] if scalar else L.time if s.view is None else L.time@s.view]
     if p:                                               # below these thresholds memory cannot become too much
         x += [np.maximum(m, room-most)[:, None] for m, room, most in zip((L.most, *L.sums.T), s.rooms, high)] + [np.maximum(L.held, c.budget-wide)[:, None]]
     x = np.concatenate(x, 1)
-    group = L.lay*len(s.input)+L.last if s.weight.any() else None           # where time does not matter, layouts do not either
+    group = L.lay*len(s.input)+(0 if s.any_last else L.last) if s.weight.any() else None        # where time does not matter, layouts do not either
     return pareto(x[:, [0, *(1+np.flatnonzero((x[:, 1:]!=x[0, 1:]).any(0)))]], group, c.effort)
 
 # %% ../../nbs/11_search.solve.ipynb #4ff3706c
@@ -1272,12 +1275,12 @@ def solution(self:Pipeline) -> Solution:
 
 # %% ../../nbs/11_search.solve.ipynb #cda8a4c0
 @patch
-def content_options(self:Pipeline, j, k, pairs, others, total):
+def content_options(self:Pipeline, j, k, pairs, others, total, view=None, any_last=False):
     "Options of edges (l, r) of stage j in group k: {(l, r): Options}"
     c, W, g, at = self.chain, np.array(self.W)[:, j], groups_of(self.chain), tuple(np.array(pairs).T)
     room = np.where(W[:, PER_MICRO].min(1)[:, None]>0, (self.ms-total[:, *at])/np.maximum(W[:, PER_MICRO].min(1), 1e-9)[:, None], np.inf).max(1)
     i, fixed = int(room.argmin()), W@c.fixed[j]
-    s = stage_of(c, j, g.segs[k], g.ends[k], W[i])
+    s = replace(stage_of(c, j, g.segs[k], g.ends[k], W[i]), view=view, any_last=any_last)
     o = contents(s, ordered(s, prices(s)), (self.ms-others[i][at]).max()-fixed[i], most=self.most) if s.possible else None
     if o is None: return {}
     if np.isfinite(o.complete): self.lost = min(self.lost, others[i][at].min()+fixed[i]+o.complete)
@@ -1289,7 +1292,7 @@ def content_options(self:Pipeline, j, k, pairs, others, total):
 
 # %% ../../nbs/11_search.solve.ipynb #64666d54
 @patch
-def all_options(self:Pipeline):
+def all_options(self:Pipeline, views=None, any_last=False):
     "Options of every edge that is left: {(stage, l): [(r, Options), ...]}"
     out, of = {}, groups_of(self.chain).of
     for j in range(self.chain.pp):
@@ -1297,7 +1300,7 @@ def all_options(self:Pipeline):
         alike = {}
         for l, r in zip(*np.nonzero(total.max(0) < self.limit)): alike.setdefault(int(of[l, r]), []).append((int(l), int(r)))
         for k, pairs in alike.items():
-            for (l, r), o in self.content_options(j, k, pairs, others, total).items(): out.setdefault((j, l), []).append((r, o))
+            for (l, r), o in self.content_options(j, k, pairs, others, total, views if views is None else views[j], any_last).items(): out.setdefault((j, l), []).append((r, o))
     return out
 
 # %% ../../nbs/11_search.solve.ipynb #b8a22335
@@ -1406,6 +1409,191 @@ def exhaust(self:Pipeline, width, rounds):
     for n in range(rounds):
         self.lost = lost
         if not self.round_of(options, width) or self.lost>=min(lost, self.limit): return
+
+# %% ../../nbs/11_search.solve.ipynb #29cf0af8
+EVERY, HERE, BEFORE, MOST = range(4) # parts of a stage
+
+def joins(chain:Chain) -> bool:
+    "Does an iteration have these parts?"
+    quick = chain.chunks==chain.pp and 2*chain.wires[0].max() <= chain.time[..., PER_MICRO].sum(-1).min()
+    return chain.chunks==1 or chain.kind=='gpipe' or chain.chunks>chain.pp or quick
+
+def parts_of(chain:Chain) -> tuple: # ([P, 4, 4]: stage, time, part; what messages are counted in `every` and `before`)
+    "How the times of stages make up the parts of an iteration"
+    m, P, out = chain.chunks, chain.pp, np.zeros((chain.pp, 4, 4))
+    out[:, PER_MICRO, EVERY] = 1
+    if m==1: out[:, 2, EVERY], out[:, 3, HERE], out[:, 1, BEFORE] = 1, 1, -1; return out, (2, -1)
+    out[0, 3, EVERY] = 1
+    if chain.kind=='gpipe': out[:, 0, HERE], out[:, 2, HERE], out[:, 2, BEFORE], out[:, 1, MOST] = m-1, 1, 1, m-1; return out, (2, 0)
+    out[:, PER_MICRO, EVERY], out[:, 2, EVERY], out[:, PER_MICRO, HERE], out[:, PER_MICRO, BEFORE] = 2, 1, (m-P-1+np.arange(P))[:, None], -1
+    if m==P: out[0, PER_MICRO, HERE] = -2
+    return out, (4, -2)
+
+def places(
+    chain:Chain,
+    v:np.ndarray, # [..., P, 4] parts of each stage
+    wires:np.ndarray, # [..., P-1] messages
+) -> np.ndarray: # [..., P] ms
+    "What an iteration lasts at least, for each place `k`, without the largest `most`"
+    every, before = parts_of(chain)[1]
+    front = v[..., :-1, BEFORE] + before*wires
+    return (v[..., EVERY].sum(-1)+every*wires.sum(-1))[..., None] + v[..., HERE] + np.concatenate([0*front[..., :1], np.cumsum(front, -1)], -1)
+
+# %% ../../nbs/11_search.solve.ipynb #a0189c84
+NARROW = 0.01 # of the limit: joining is done for plans whose largest `most` lies in a window no wider than this
+
+def compared(chain:Chain) -> np.ndarray: # [P, 4, 4]: stage, time, sum
+    "What contents are compared in: every (in the first stage nobody asks), every + here, every + before (in the last there is nothing behind), most"
+    out = parts_of(chain)[0]
+    out[:, :, [HERE, BEFORE]] += out[:, :, [EVERY]]
+    out[0, :, EVERY] = out[-1, :, BEFORE] = 0
+    return out
+
+@dataclass(eq=False)
+class Joined:
+    "Plans of a pipeline, stage by stage"
+    chain:Chain
+    options:dict # {(stage, l): [(r, Options), ...]}
+    limit:float # Only plans below matter, ms
+    any_last:bool = True # Every border has the layout that is cheapest behind it
+
+    def __post_init__(self):
+        (parts, self.messages), sums = parts_of(self.chain), compared(self.chain)
+        self.stages = {(j, l, r): self.worth(parts[j], sums[j], j, l, o) for (j, l), found in self.options.items() for r, o in found}
+
+    def worth(self, parts, sums, j, l, o):
+        "Contents of an edge that are worth considering: parts, which they are, layouts that arrive and leave (0 where nobody asks)"
+        c, arrive, found = self.chain, self.chain.arrive[self.chain.types[l-1]]*(j>0), []
+        for a, border in enumerate(arrive.min(0)[None] if self.any_last or not j else arrive):
+            x, leave = o.time+c.fixed[j], o.last*(not self.any_last and j<c.pp-1)
+            x[:, PER_MICRO] += border[o.first]
+            rows = pareto(x@sums, leave, c.effort)
+            found.append(((x@parts)[rows], rows, np.full(len(rows), a), leave[rows]))
+        return tuple(np.concatenate(v) for v in zip(*found))
+
+# %% ../../nbs/11_search.solve.ipynb #c57d1ca1
+@patch
+def under(self:Joined, mix, top):
+    "Shortest paths under a mixture of places, with no `most` above `top`: ({edge: value of each content}, edges, prefixes, suffixes)"
+    c, L = self.chain, self.chain.n_layers
+    after, edges, values = _after(mix), np.full((c.pp, L+1, L+1), np.inf), {}
+    for e, (v, *_) in self.stages.items():
+        j = e[0]
+        values[e] = np.where(v[:, MOST]<=top, v[:, EVERY]+mix[j]*v[:, HERE]+after[j+1]*v[:, BEFORE], np.inf)
+        edges[e] = values[e].min()
+    return values, edges, *prefix_suffix(edges, self.wires_under(mix))
+
+def _after(mix): return np.r_[mix[::-1].cumsum()[::-1], 0] # [P+1] share of the places from each stage on
+
+@patch
+def wires_under(self:Joined, mix): return (self.messages[0] + self.messages[1]*_after(mix)[1:-1])[:, None]*self.chain.wires # [P-1, L+1] messages under a mixture
+
+@patch
+def play(self:Joined, mix, low, top, rounds=12):
+    "The best mixture of places for a window: (bound, mixture)"
+    c, plans, best = self.chain, [], (-np.inf, mix)
+    for _ in range(rounds):
+        values, edges, _, suf = self.under(mix, top)
+        best = max(best, (suf[0, 0]+low, mix), key=lambda b: b[0])
+        if not suf[0, 0]+low < self.limit: break
+        v, cuts, wires = [], [0], np.r_[self.wires_under(mix), np.zeros((1, c.n_layers+1))]
+        for j in range(c.pp):
+            cuts.append(int((edges[j, cuts[-1]] + wires[j] + suf[j+1]).argmin()))
+            v.append(self.stages[e := (j, *cuts[-2:])][0][values[e].argmin()])
+        plans.append(places(c, np.array(v), c.wires[np.arange(c.pp-1), cuts[1:-1]]))
+        mix = best_mixture(np.array(plans).T)[0]
+        if (np.array(plans)@mix).min()+low-best[0] < TIGHT*(self.limit-best[0]): break
+    return best
+
+# %% ../../nbs/11_search.solve.ipynb #63c53c80
+@patch
+def labels(self:Joined, mix, low, top):
+    "Ways to fill the last stages, by (stage, first layer): [E, H, most], the layout that arrives, and of what they are made: (border behind, contents, label behind)"
+    c, values, edges, pre, suf = self.chain, *self.under(mix, top)
+    after, (every, before), out = _after(mix), self.messages, {(c.pp, c.n_layers): (np.array([[0, -np.inf, low]]), np.zeros(1, int))}
+    for j in reversed(range(c.pp)):
+        for l in np.flatnonzero(np.isfinite(pre[j])):
+            new = []
+            for r in np.flatnonzero(pre[j, l]+edges[j, l]+suf[j+1] < self.limit-low):
+                if (j+1, r) not in out: continue
+                (E, H, most), (v, _, arrives, leaves), w = out[j+1, r][0].T, self.stages[j, l, r], c.wires[j, r] if j<c.pp-1 else 0.0
+                c.effort.spend(TOUCHED*len(E)*len(v))
+                total = E+every*w+v[:, EVERY, None]
+                x = np.stack([total, np.maximum(total+v[:, HERE, None], H+(every+before)*w+(v[:, EVERY]+v[:, BEFORE])[:, None]), np.maximum(most, v[:, MOST, None])], -1)
+                i, k = np.nonzero((leaves[:, None]==out[j+1, r][1]) & (v[:, MOST, None]<=top) & (pre[j, l] + x@[1-after[j], after[j], 1] < self.limit))
+                new.append((x[i, k], arrives[i], np.c_[np.full(len(i), r), i, k]))
+            if not sum(len(n[0]) for n in new): continue
+            x, arrives, made = map(np.concatenate, zip(*new))
+            keep = pareto(x, arrives, c.effort)
+            out[j, int(l)] = x[keep], arrives[keep], made[keep]
+    return out
+
+# %% ../../nbs/11_search.solve.ipynb #302c8c06
+@patch
+def read(self:Joined, out, i):
+    "(division, layers) of label `i` of the first stage"
+    cuts, layers = [0], []
+    for j in range(self.chain.pp):
+        r, row, i = out[j, cuts[-1]][2][i].tolist()
+        layers.append(dict(self.options[j, cuts[-1]])[r].layers[self.stages[j, cuts[-1], r][1][row]])
+        cuts.append(r)
+    return tuple(np.diff(cuts).tolist()), tuple(np.concatenate(layers).tolist())
+
+@patch
+def least(self:Joined) -> tuple: # (ms, plans as (division, layers))
+    "What no plan takes less than, up to the limit, and the plans for which that bound is lowest, window by window"
+    if not self.stages: return self.limit, []
+    every = np.concatenate([v[:, MOST] for v, *_ in self.stages.values()])
+    windows, found = [(every.min(), every.max(), np.full(self.chain.pp, 1/self.chain.pp))], [(self.limit, ())]
+    while windows:
+        low, top, mix = windows.pop()
+        bound, mix = self.play(mix, low, top)
+        if bound >= self.limit: continue
+        if top-low > NARROW*self.limit: windows += [(low, (low+top)/2, mix), ((low+top)/2, top, mix)]; continue
+        out = self.labels(mix, low, top)
+        if (0, 0) in out: x = out[0, 0][0][:, 1:].sum(1); found.append((float(x.min()), self.read(out, int(x.argmin()))))
+    return min(found)[0], [plan for _, plan in sorted(found) if plan]
+
+# %% ../../nbs/11_search.solve.ipynb #555bbcd7
+SOLVED = 200 # open contents up to which the game is played exactly before stages are joined
+
+@patch
+def again(self:Pipeline, effort, chain=None):
+    "The same problem, or another of its family, from the beginning and with another effort"
+    p = prepare(replace(chain or self.chain, effort=effort))
+    p.play()
+    return p
+
+@patch
+def join(
+    self:Pipeline,
+    limit:float, # Only plans below matter, ms
+    enough:float = np.inf, # A bound from here on need not be raised, ms
+    any_last:bool = False, # Leave out the layouts at borders: a lower bound, and sooner
+) -> tuple: # (ms, plans as (division, layers))
+    "What no plan takes less than, up to the limit, by paths and then by joined stages, and the plans for which that is lowest"
+    c, p, step = self.chain, self.below(limit), RUNG
+    p.narrow()
+    p.sharpen()
+    if p.bound < p.limit and len(p.open_contents())<=SOLVED: p.tighten(MIXES, p.exact_answer); p.narrow()
+    plans, low = [p.best] if p.best else [], max(self.bound, p.bound)
+    while low < min(limit, enough) and joins(c):
+        q = p.below(min(limit, low*(1+step)))
+        q.narrow()
+        bound, found = Joined(c, q.all_options(compared(c), any_last), q.ms, any_last).least()
+        low, plans, step = max(low, min(bound, q.lost)), plans+found, step*GROWTH**2
+        if low < q.ms: break
+    return min(limit, low), plans
+
+@patch
+def rejoin(self:Pipeline, plans, limit) -> list: # of (division, layers)
+    "The same plans where stages cannot be joined; where they can, the best with their divisions, layouts at borders included"
+    p, c, keep = self.below(limit), self.chain, np.zeros(self.edges.shape[1:], bool)
+    if not joins(c): return plans
+    for d, _ in plans: keep[np.arange(c.pp), np.cumsum(d)-d, np.cumsum(d)] = True
+    p.edges[:, ~keep] = np.inf
+    p.refresh()
+    return Joined(c, p.all_options(compared(c)), limit, False).least()[1] if p.bound < p.limit else []
 
 # %% ../../nbs/11_search.solve.ipynb #5108c13a
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
