@@ -11,7 +11,7 @@ from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
 from galvatron.search.engine import Config, Engine, banner, compare, explain, reasons, report, run_search, search
-from galvatron.search.solve import Chain, least_budget, ordered, prepare, prices, solve
+from galvatron.search.solve import MOST, Chain, Solution, joins, least_budget, ordered, parts_of, places, prepare, prices, solve
 from galvatron.search.space import SearchArgs
 
 # ---- abstract problems -----------------------------------------------------------------------------------------------------------------
@@ -126,6 +126,24 @@ def test_largest_small_problems():
             if (c.pp, c.n_layers, c.time.shape[1])==(3, 6, 8): break
         s, want = solve(c), brute(c)
         assert s.ms==want==np.inf or abs(s.ms-want) <= 1e-9*want
+
+def test_joined_stages_equal_brute_force():
+    "Stages joined by the parts of an iteration: what no plan takes less than is no less than these parts ask of every plan, and no more than the best plan takes; without layouts at borders it is no higher, and plans that come of it fit"
+    tight, plain = 0, 0
+    for seed in range(120):
+        c = random_chain(np.random.default_rng(seed), 4000)
+        if c.pp==1 or not joins(c) or not np.isfinite(want := brute(c)): continue
+        asked, parts = replace(c, cache={}), parts_of(c)[0]
+        asked.iteration = lambda x, wires: places(c, v := np.einsum('njt,jtp->njp', x, parts), wires).max(-1)+v[..., MOST].max(-1)
+        least, limit, p = brute(asked), want*1.05, prepare(c)
+        assert least <= want*(1+1e-9), seed
+        bound, plans = p.join(limit)
+        assert min(least, limit)*(1-1e-9) <= bound <= want*(1+1e-9), (seed, least, bound, want)
+        loose, rough = prepare(c).join(limit, any_last=True)
+        assert loose <= bound*(1+1e-9), (seed, loose, bound)
+        for division, layers in plans + (p.rejoin(rough, limit) if rough else []): assert value(c, Solution(0, 0, division, layers)) >= want*(1-1e-9), seed
+        tight, plain = tight+(bound >= want*(1-1e-9)), plain+(p.bound >= want*(1-1e-9))
+    assert tight > plain+10 and tight > 20, (tight, plain)
 
 @pytest.mark.parametrize('block', range(5))
 def test_monotone(block):
@@ -429,9 +447,10 @@ def test_sweep_finds_the_best_batch():
     assert abs(r.plans[0].per_sample-best) <= 1e-9*best
 
 def test_hard_search_stops_and_reports_its_gap(monkeypatch):
-    "ViT with 128 layers on 64 GPUs does not close; with a fifth of the effort the answer comes all the same, with a bound that holds"
+    "ViT with 128 layers on 64 GPUs takes long to close; with a tenth of the effort the answer comes all the same, with a bound that holds"
     monkeypatch.setattr('galvatron.search.engine.EFFORT', 2e9)
     monkeypatch.setattr('galvatron.search.engine.HARD', 2e8)
+    monkeypatch.setattr('galvatron.search.engine.CLOSING', 3e9)
     spec = ModelSpec.from_size('vit', 'vit-xhuge')
     spec, hardware, profile = spec, HardwareProfile.analytic('a100', 8, 8), ModelProfile.analytic(spec, 'a100')
     a = SearchArgs(num_nodes=8, memory_constraint=24, settle_bsz=64)
@@ -441,7 +460,7 @@ def test_hard_search_stops_and_reports_its_gap(monkeypatch):
     r.plan.check(64, spec, r.engine.options)
     assert r.prediction.fits and r.prediction.iteration_ms/64 >= r.engine.bound > 0 and 0 < r.gap < 0.3
     assert 'from the optimum' in r.summary() and r.engine.effort.left < 0
-    known = 320.82/64                                                      # of a plan that the whole effort finds: no bound may be above it
+    known = 321.459/64                                                     # of a plan that the whole effort finds: no bound may be above it
     assert r.engine.bound <= known
 
 def test_same_file_for_any_number_of_workers(tmp_path, capsys):

@@ -27,7 +27,7 @@ from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight,
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
-from .solve import FAR, NEVER, PER_MICRO, RUNG, STEP, Chain, Effort, Pipeline, Solution, Spent, can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, prepare, slowest_stage, solve
+from .solve import FAR, NEVER, PER_MICRO, RUNG, STEP, Chain, Effort, Pipeline, Single, Solution, Spent, can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, prepare, slowest_stage, solve
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
 
@@ -231,7 +231,7 @@ ONE_BYTE = 1/MIB
 EFFORT = 10_000_000_000 # array elements that a search goes through before it stops with the best plan found
 HARD = 2_500_000_000 # and those after which a search is a hard one, for which the whole game is played
 
-CLOSING, ENOUGH = 3e10, 9e-4 # array elements that joining stages may take after that; gap that is left alone
+CLOSING, ENOUGH = 4e10, 9e-4 # array elements that joining stages may take after that; gap that is left alone
 WIDE = 0.15 # of the time to beat: a bound further below it is that of a hard search from the start
 
 @dataclass(eq=False)
@@ -645,16 +645,18 @@ def played(self:Engine, bound, c, problem, keep) -> float: # ms a sample
 def climb(self:Engine, queue, enough, top, refine) -> float: # ms a sample
     "What nothing in a heap of (bound, level, number, what) can beat; the lowest below level `top` are refined while that can raise the result"
     numbers = count(10**9)
-    while queue and queue[0][0] < enough() and queue[0][1] < top and self.effort.left > -EFFORT/2:
+    while queue and queue[0][0] < enough() and queue[0][1] < top and self.closing.left > 0:
         bound, level, _, what = heapq.heappop(queue)
+        before = self.effort.left
         for b, item in refine(level, what, bound): heapq.heappush(queue, (max(bound, b), level+1, next(numbers), item))
+        self.closing.left -= before-self.effort.left
     return queue[0][0] if queue else np.inf
 
 # %% ../../nbs/12_search.engine.ipynb #974da8e5
 @patch
 def close(self:Engine, queue, keep) -> float: # ms a sample
     "What nothing that is left open can beat"
-    return self.climb(queue, lambda: self.cap(1)*(1-ENOUGH), 7, lambda level, what, bound: self.joined(level, *what, bound) if level>=4 else self.refine(level, what, bound, keep))
+    return self.climb(queue, lambda: self.cap(1)*(1-ENOUGH), 7, lambda level, what, bound: self.joined(level, *what, bound, keep) if level>=3 else self.refine(level, what, bound, keep))
 
 @patch
 def least_of(self:Engine, c) -> Chain:
@@ -665,11 +667,12 @@ def least_of(self:Engine, c) -> Chain:
 
 # %% ../../nbs/12_search.engine.ipynb #267781a4
 @patch
-def joined(self:Engine, level, c, problem, bound):
+def joined(self:Engine, level, c, problem, bound, keep):
     "Raise the bound of a family (level 4) or a configuration by joining stages, and look at the plans that come of it: [(ms a sample, configuration and problem)]"
     t, cap, what, done = time.perf_counter(), self.cap(1)*c.bsz, (c, problem), self.families_joined
-    if not isinstance(problem, Pipeline): return [(bound, what)]
-    if level==4 and c.family in done: return [(done[c.family], what)]
+    if level<=4 and c.family in done: return [(done[c.family], what)]
+    if level==3 or isinstance(problem, Uniform): return self.refine(3, what, bound, keep)
+    if isinstance(problem, Single): return [(self.attempt('sketch', bound, level, c, Single(replace(problem.chain, effort=self.closing)), keep).bound/c.bsz, what)] if level==4 else [(bound, what)]
     try:
         ms, plans = problem.again(self.closing, self.least_of(c) if level==4 else None).join(cap, cap*(1-ENOUGH), level<6)
         if level==4: done[c.family] = ms/c.bsz

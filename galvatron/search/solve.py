@@ -1576,7 +1576,7 @@ def join(
     p.narrow()
     p.sharpen()
     if p.bound < p.limit and len(p.open_contents())<=SOLVED: p.tighten(MIXES, p.exact_answer); p.narrow()
-    plans, low = [p.best] if p.best else [], max(self.bound, p.bound)
+    plans, low, limit = [p.best] if p.best else [], max(self.bound, p.bound), p.ms           # what the game has found, nothing is known above
     while low < min(limit, enough) and joins(c):
         q = p.below(min(limit, low*(1+step)))
         q.narrow()
