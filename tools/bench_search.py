@@ -17,6 +17,7 @@ def run(name, spec, device='a100', **kw):
     print(f'{name:58} {t:6.2f} s  {r.engine.considered:6} configurations  {best}  ({resource.getrusage(resource.RUSAGE_SELF).ru_maxrss/1024:.0f} MB)', flush=True)
 
 llama7b, llama405b = ModelSpec.from_size('llama_hf', 'llama-7b'), ModelSpec.from_size('llama_hf', 'llama3-405b', seq=8192)
+vit = ModelSpec.from_size('vit_hf', 'vit-xhuge')
 
 def cases():
     "The three cases that the issue names, and harder relatives"
@@ -33,6 +34,11 @@ def cases():
     run('the same without zero3: 8 stages', llama405b, **big|dict(disable_sdp=1, default_dp_type='zero2'))
     run('the same, 60 GB, batch 4096: 16 stages', llama405b, **big|dict(disable_sdp=1, default_dp_type='zero2', max_pp_deg=16, settle_bsz=4096, memory_constraint=60))
 
+def hard():
+    "Short layers, dozens of configurations that are nearly equal: what is left open is closed by joining stages"
+    for gb in (24, 36, 40): run(f'ViT-xhuge, 64 GPUs, {gb} GB, batch 64', vit, num_nodes=8, memory_constraint=gb, settle_bsz=64)
+    for gb in (24, 36): run(f'ViT-xhuge, 64 GPUs, {gb} GB, batches 8..10240', vit, num_nodes=8, memory_constraint=gb)
+
 def growth():
     "One thing at a time"
     base = dict(memory_constraint=24, settle_bsz=256, sp_space='tp+sp', sequence_parallel=True)
@@ -44,4 +50,4 @@ def growth():
 
 if __name__=='__main__':
     cases()
-    if 'quick' not in sys.argv: growth()
+    if 'quick' not in sys.argv: hard(); growth()

@@ -1516,12 +1516,13 @@ def labels(self:Joined, mix, low, top):
             new = []
             for r in np.flatnonzero(pre[j, l]+edges[j, l]+suf[j+1] < self.limit-low):
                 if (j+1, r) not in out: continue
-                (E, H, most), (v, _, arrives, leaves), w = out[j+1, r][0].T, self.stages[j, l, r], c.wires[j, r] if j<c.pp-1 else 0.0
+                rows = np.flatnonzero(pre[j, l]+values[j, l, r]+suf[j+1, r] < self.limit-low)
+                (E, H, most), (v, _, arrives, leaves), w = out[j+1, r][0].T, (x[rows] for x in self.stages[j, l, r]), c.wires[j, r] if j<c.pp-1 else 0.0
                 c.effort.spend(TOUCHED*len(E)*len(v))
                 total = E+every*w+v[:, EVERY, None]
                 x = np.stack([total, np.maximum(total+v[:, HERE, None], H+(every+before)*w+(v[:, EVERY]+v[:, BEFORE])[:, None]), np.maximum(most, v[:, MOST, None])], -1)
-                i, k = np.nonzero((leaves[:, None]==out[j+1, r][1]) & (v[:, MOST, None]<=top) & (pre[j, l] + x@[1-after[j], after[j], 1] < self.limit))
-                new.append((x[i, k], arrives[i], np.c_[np.full(len(i), r), i, k]))
+                i, k = np.nonzero((leaves[:, None]==out[j+1, r][1]) & (pre[j, l] + x@[1-after[j], after[j], 1] < self.limit))
+                new.append((x[i, k], arrives[i], np.c_[np.full(len(i), r), rows[i], k]))
             if not sum(len(n[0]) for n in new): continue
             x, arrives, made = map(np.concatenate, zip(*new))
             keep = pareto(x, arrives, c.effort)
