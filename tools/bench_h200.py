@@ -298,7 +298,7 @@ def merge(into, folders):
         ran = {(r['case'], r.get('who')) for r in rows.values() if 'ms' in r}
         old['rows'] = [r for r in rows.values() if 'skipped' not in r or (r['case'], r.get('who')) not in ran]
         if 'ratios' in new: old['ratios'] = old.get('ratios', []) + [r | dict(run=len(runs)) for r in new['ratios'] if r['ours_over']] # of one call each: machines differ
-        if 'errors' in old: old['errors'] = errors([r for r in old['rows'] if not r.get('apart')])
+        if 'errors' in old: old['errors'] = errors(old['rows'])
         runs.append(call_of(new))
         path.write_text(json.dumps(old | call_of(new), indent=1))
 
