@@ -420,6 +420,12 @@ def _odd_provenance(said)->list:
     if not isinstance(said, dict): return ['galvatron: must be an object']
     return [f'galvatron, {k}: {json.dumps(said[k])} is not allowed (allowed: {words})' for k,(fine,words) in PROVENANCE.items() if k in said and not fine(said[k])]
 
+# %% ../nbs/00_plan.ipynb #fa7f3404
+@patch(as_prop=True)
+def by_formula(self:Plan)->bool:
+    "Whether the times and bytes recorded beside the plan follow from formulas, of the cluster or of the layers"
+    return bool(self.provenance.get('analytic')) or self.provenance.get('hardware', '').startswith('analytic ')
+
 # %% ../nbs/00_plan.ipynb #08f58e33
 @patch
 def plan(self:_Reader, fallback):

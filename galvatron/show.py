@@ -297,7 +297,7 @@ def _letters(letters): return ', '.join(f'{c} {k}' for k, c in letters.items() i
 def _recorded(plan):
     "What the file of a plan says about its price"
     said = plan.provenance
-    return [f"recorded: {said['predicted_ms']:,.1f} ms an iteration, peaks {', '.join(f'{x:,.0f}' for x in said.get('predicted_peak_mib', []))} MiB"] if 'predicted_ms' in said else []
+    return [f"recorded: {said['predicted_ms']:,.1f} ms an iteration, peaks {', '.join(f'{x:,.0f}' for x in said.get('predicted_peak_mib', []))} MiB{', by formula'*plan.by_formula}"] if 'predicted_ms' in said else []
 
 def _against(p, m):
     "Predicted and measured, in lines"

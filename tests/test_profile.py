@@ -55,6 +55,19 @@ def test_documented_hardware_files_round_trip(which, tmp_path):
     if 'sp' not in doc: assert "all_to_all_size_8_stride_1" in says(hw.time, 'all_to_all', MIB, 8)
     if 'overlap' not in doc: assert 'overlap_coe' in says(hw.slowdown, 'all_reduce')
 
+def test_the_file_that_clusters_share_is_not_taken_from_another(tmp_path):
+    nodes, gpus, doc = HARDWARE['one node']
+    for k,v in doc.items(): write_text(tmp_path/hardware_files(nodes, gpus)[k], documented_text(v))
+    before, args = content(tmp_path), ProfileHardwareArgs(2, 8, analytic='h200', output_dir=str(tmp_path))
+    said = says(profile_hardware, args) # its overlap would stand beside the measured bandwidths of 1 x 8
+    assert 'overlap_coefficient.json' in said and 'allreduce_bandwidth_1nodes_8gpus_per_node.json' in said and '--force' in said and content(tmp_path)==before
+    assert profile_hardware(replace(args, force=True)).analytic
+    for n in (2, 1): HardwareProfile(1, n, overlap={'all_reduce':(1.5, 2.)} if n>1 else {}, device='CPU').save(tmp_path/'b')
+    assert HardwareProfile.load(tmp_path/'b', 1, 1).overlap=={} and json.loads((tmp_path/'b'/'overlap_coefficient.json').read_text())==dict(overlap_coe=2.)
+    HardwareProfile(1, 2, device='CPU').save(tmp_path/'c'); (tmp_path/'c'/'overlap_coefficient.json').write_text('{}')
+    HardwareProfile(1, 2, device='CPU').save(tmp_path/'c') # its own of before goes
+    assert not (tmp_path/'c'/'overlap_coefficient.json').exists()
+
 def test_a_missing_key_is_named(tmp_path):
     hw = HardwareProfile.analytic('h100', 2, 4)
     rich = next(p for p in hw.save(tmp_path) if p.name.startswith('hardware_profile'))
@@ -172,7 +185,7 @@ def killed_rank(args, progress): # runs on each rank in place of the sweep
     if dist.get_rank()==1: os.kill(os.getpid(), signal.SIGKILL)
     dist.barrier()
 
-def failing_rank(args, progress): raise RuntimeError('no more links')
+def failing_rank(args, progress=''): raise RuntimeError('no more links')
 
 @pytest.mark.parametrize('body,message', [('killed_rank','rank 1 of 2 died without an error, ended by SIGKILL'), ('failing_rank','no more links')])
 def test_a_rank_that_fails_is_one_line_and_nothing_is_written(body, message, tmp_path, monkeypatch):
@@ -193,6 +206,24 @@ def test_variables_of_the_guide_are_looked_up(monkeypatch):
     monkeypatch.setenv('GV_NODE', '1'); monkeypatch.setenv('GV_PORT', '29555')
     a = hardware.resolve(ProfileHardwareArgs(2, 2, node_rank='$GV_NODE', master_port='$GV_PORT', device='cpu'))
     assert (a.node_rank, a.master_port)==('1', '29555')
+
+@pytest.mark.parametrize('value', [None, ''])
+def test_one_node_needs_no_variable(value, monkeypatch):
+    for k in ('MASTER_ADDR','MASTER_PORT','RANK','WORLD_SIZE','LOCAL_RANK'): monkeypatch.delenv(k, raising=False)
+    if value is not None: [monkeypatch.setenv(k, value) for k in ('MASTER_ADDR','MASTER_PORT','RANK')]
+    ask = lambda nodes, **k: hardware.resolve(ProfileHardwareArgs(nodes, 2, device='cpu', **{**dict(master_addr='$MASTER_ADDR', master_port='${MASTER_PORT}', node_rank='$RANK'), **k}))
+    assert ask(1).master_port==''
+    assert 'node_rank' in says(ask, 2) and 'a master_port' in says(ask, 2, node_rank='1') and 'a master_addr' in says(ask, 2, node_rank='1', master_port='29555')
+
+@pytest.mark.parametrize('said_by_torch', ['[pair.cc:553] Connection closed by peer [127.0.0.1]:21380. This is typically caused by a remote worker crashing.\nmore',
+                                           'Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?'])
+def test_a_rank_of_several_nodes_that_loses_another_is_no_traceback(said_by_torch, monkeypatch):
+    def lost(args): raise RuntimeError(said_by_torch)
+    monkeypatch.setattr(hardware, 'sweep', lost); monkeypatch.delenv('WORLD_SIZE', raising=False)
+    for k,v in dict(RANK='2', LOCAL_RANK='0').items(): monkeypatch.setenv(k, v)
+    assert 'a rank died' in (said := says(hardware._as_rank, ProfileHardwareArgs(device='cpu'))) and 'rank 2' in said
+    monkeypatch.setattr(hardware, 'sweep', failing_rank) # a fault of ours keeps its traceback
+    with pytest.raises(RuntimeError, match='no more links'): hardware._as_rank(ProfileHardwareArgs(device='cpu'))
 
 def test_more_ranks_than_the_arguments_say(monkeypatch):
     for k,v in dict(WORLD_SIZE='4', LOCAL_RANK='3', LOCAL_WORLD_SIZE='4', RANK='3').items(): monkeypatch.setenv(k, v)
@@ -302,6 +333,16 @@ def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     assert "transformers '0." in says(profile_model, a, SPEC) and profile_model(replace(a, force=True), SPEC)
     rich.unlink()
     assert 'which machine' in says(profile_model, a, SPEC)
+
+def test_a_cpu_with_other_threads_is_another_machine(tmp_path, monkeypatch):
+    a, n = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1', profile_type='computation'), torch.get_num_threads()
+    profile_model(a, SPEC)
+    before = content(tmp_path)
+    try:
+        torch.set_num_threads(n+1); monkeypatch.setenv('OMP_NUM_THREADS', str(n+1))
+        assert f'{n} threads, now {n+1}' in says(profile_model, replace(a, batches='1,2'), SPEC) and content(tmp_path)==before
+        assert profile_model(replace(a, force=True), SPEC).meta['threads']==n+1
+    finally: torch.set_num_threads(n)
 
 def test_where_the_host_sets_the_time_it_is_a_floor(tmp_path, monkeypatch):
     a = replace(TINY, output_dir=str(tmp_path), widths='1', batches='1,2', profile_type='computation')

@@ -121,6 +121,15 @@ def trainer(n=50, **kw):
     spec, plan, options = setup('2-1-1 x2 || 2-1-1 x2')
     return Trainer(spec, plan, TrainArgs(train_iters=n, lr=1e-2, eval_iters=0, **kw), options)
 
+@pytest.mark.parametrize('how', [' by formula', ''])
+def test_a_prediction_by_formula_is_called_so(how, capfd):
+    from dataclasses import replace
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    said = dict(hardware='analytic H200 1x1' if how else 'NVIDIA H200 1x1', predicted_ms=10., predicted_peak_mib=[100.])
+    Trainer(spec, replace(plan, provenance=said), TrainArgs(train_iters=2, eval_iters=0), options).fit(Counting(40))
+    assert re.search(rf'step time .* ms \(predicted 10\.0{how}, .*%\); peak memory .* \(predicted 100{how}\)', capfd.readouterr().out)
+
 def disk_fails():
     import torch.distributed as dist
     class Broken(Counting):

@@ -7,8 +7,8 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'KINDS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NO
            'SHOWN_GROUPS', 'GROUP_COLUMNS', 'STANDS_IN', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS', 'IDENTITY', 'EAGER',
            'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line', 'measurement',
            'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group', 'HardwareProfile', 'bus_factor',
-           'bus_gbps', 'hardware_files', 'check_machine', 'Device', 'device_of', 'analytic_table', 'Point',
-           'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
+           'bus_gbps', 'hardware_files', 'check_machine', 'check_overlap', 'Device', 'device_of', 'analytic_table',
+           'Point', 'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
            'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of', 'model_files', 'difference', 'raw_rows',
            'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
            'analytic_ends', 'analytic_point']
@@ -432,22 +432,25 @@ def load(cls:HardwareProfile,
     return cls.from_documented(doc, num_nodes, gpus_per_node)
 
 # %% ../../nbs/03_profile.files.ipynb #8ee79da7
+def _clusters(folder, kinds='hardware_profile|allreduce_bandwidth|sp_time'):
+    "Nodes and GPUs per node of the files of some kinds"
+    return {(int(m[1]),int(m[2])) for f in Path(folder).glob('*.json') if (m := re.fullmatch(rf'(?:{kinds})_(\d+)nodes_(\d+)gpus_per_node\.json', f.name))}
+
 def _only_cluster(path, nodes, gpus):
     "Nodes and GPUs per node of the one profile in a folder"
-    found = {(int(m[1]),int(m[2])) for f in path.glob('*.json') if (m := re.fullmatch(r'(?:hardware_profile|allreduce_bandwidth|sp_time)_(\d+)nodes_(\d+)gpus_per_node\.json', f.name))}
-    found = sorted(f for f in found if nodes in (None,f[0]) and gpus in (None,f[1]))
+    found = sorted(f for f in _clusters(path) if nodes in (None,f[0]) and gpus in (None,f[1]))
     if len(found)==1: return found[0]
     what = ', '.join(f'{n} nodes x {g}' for n,g in found) or 'none'
     raise GalvatronError(f'{path}: hardware profiles found: {what}; state num_nodes and num_gpus_per_node')
 
 # %% ../../nbs/03_profile.files.ipynb #fa5070e7
-def _save(profile, folder, names):
+def _save(profile, folder, names, kept=()):
     "Write a profile of either kind under the names of its files"
     texts,out = {k:documented_text(d) for k,d in profile.to_documented().items()},[]
     if not profile.documented: texts['rich'] = rich_text(profile.to_rich())
     for k,t in texts.items():
         out.append(Path(folder)/names[k]); write_text(out[-1], t)
-    for k in names.keys()-texts.keys() if 'rich' in texts else (): (Path(folder)/names[k]).unlink(missing_ok=True) # what an earlier profile said
+    for k in names.keys()-texts.keys()-{*kept} if 'rich' in texts else (): (Path(folder)/names[k]).unlink(missing_ok=True) # what an earlier profile said
     return out
 
 @patch
@@ -455,7 +458,8 @@ def save(self:HardwareProfile,
     folder, # Where the files go
 )->list: # Paths written
     "Write the documented files and, for anything but documented input, the rich file"
-    return _save(self, folder, hardware_files(self.num_nodes, self.gpus_per_node))
+    others = _clusters(folder)-{(self.num_nodes, self.gpus_per_node)}
+    return _save(self, folder, hardware_files(self.num_nodes, self.gpus_per_node), ['overlap'] if others else ()) # whose file that is it does not say
 
 # %% ../../nbs/03_profile.files.ipynb #6ec7de69
 def _digest(profile): return hashlib.sha256(json.dumps(profile.documented or profile.to_rich(), sort_keys=True).encode()).hexdigest()[:8]
@@ -482,6 +486,16 @@ def check_machine(
     if diff and not meta.get('shipped'): raise GalvatronError(f'{rich} was made with {"; ".join(diff)}; use another folder, or --force to replace it')
     if diff: print(f'galvatron: {rich}: the profile that came with the package ({old["device"]}) is replaced, with all that it said', file=sys.stderr)
     return bool(diff)
+
+# %% ../../nbs/03_profile.files.ipynb #2210bc7c
+def check_overlap(
+    folder, # Folder of hardware files
+    num_nodes:int, gpus_per_node:int, # The cluster that is about to be written
+):
+    "Refuse to replace the overlap that another cluster, without a rich file, was measured with"
+    alone = sorted(_clusters(folder)-_clusters(folder, 'hardware_profile')-{(num_nodes,gpus_per_node)})
+    path = Path(folder)/hardware_files(num_nodes, gpus_per_node)['overlap']
+    if alone and path.exists(): raise GalvatronError(f'{path} belongs also to {hardware_files(*alone[0])["allreduce"]}, and nothing says which machine that describes; use another folder, or --force to replace it')
 
 # %% ../../nbs/03_profile.files.ipynb #49d82c11
 @dataclass(frozen=True)

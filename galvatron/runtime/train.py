@@ -284,9 +284,10 @@ def _compare(self:Trainer)->dict:
 def _say_compared(self:Trainer):
     r, show = self.last, lambda xs: ', '.join(f'{x:,.0f}' for x in xs)
     other = self.plan.provenance.get('compile', self.options.compile)!=self.options.compile
-    against = lambda p, m: f" (predicted {p:,.1f}{' for layers that are not compiled' if other and self.options.compile else ' for compiled layers' if other else ''}, {m/p-1:+.1%})" if p else ''
+    how = ' by formula'*self.plan.by_formula
+    against = lambda p, m: f" (predicted {p:,.1f}{how}{' for layers that are not compiled' if other and self.options.compile else ' for compiled layers' if other else ''}, {m/p-1:+.1%})" if p else ''
     self.log.say(f"step time {r['measured_ms']:.1f} ms{against(r['predicted_ms'], r['measured_ms'])}; peak memory by stage {show(r['measured_mib'])} MiB"
-                 + (f" (predicted {show(r['predicted_mib'])})" if r['predicted_mib'] else ''))
+                 + (f" (predicted {show(r['predicted_mib'])}{how})" if r['predicted_mib'] else ''))
 
 # %% ../../nbs/27_runtime.train.ipynb #d03356de
 @patch
