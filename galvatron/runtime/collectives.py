@@ -181,8 +181,8 @@ def put_back(
 # %% ../../nbs/22_runtime.collectives.ipynb #fb021a0b
 def _blocks(z:Tensor, chunk:int):
     "Equal slices of rows, of `chunk`; by default as many as make 2^31 numbers, or where temporaries are made 2^26 (256 MiB in float32)"
-    most = 2**31-1 if z.is_cuda and _compiled.get(_lse) is not _lse else 2**26
-    step = chunk or -(-len(z)//max(1, -(-len(z)*z.shape[1]//most))) or 1
+    most = (2**31-1 if z.is_cuda and _compiled.get(_lse) is not _lse else 2**26)//max(1, z.shape[1]) or 1
+    step = chunk or -(-len(z)//max(1, -(-len(z)//most))) or 1
     return (slice(i, i+step) for i in range(0, len(z), step))
 
 # %% ../../nbs/22_runtime.collectives.ipynb #41c8505d
