@@ -210,6 +210,13 @@ def test_a_compiled_layer_hides_part_of_its_exchanges():
         for part in PARTS: assert np.allclose(both.total(part), [cost(compiled, b).total(part) for b in (16, 6)])
     assert price(plan(), RunOptions(compile=True), profile=profile).iteration_ms==price(plan()).iteration_ms # width one exchanges nothing
 
+def test_gradients_of_a_compiled_layer_are_fresh_together():
+    "Its backward returns all of them at its end; a layer as written lets each go before the next"
+    def fresh(compile): return layer_cost(S(8), 0, Pricer(SPEC, HARDWARE, replace(PROFILE, meta=dict(compile=compile)), RunOptions(compile=compile)).setting(1, 8, True)).turn[2]
+    assert fresh(False) < fresh(True) == pytest.approx(SPEC.layer_types[0].local_params(8)*2/2**20)
+    p = price(plan(S(8), V(8)), RunOptions(compile=True), profile=replace(PROFILE, meta=dict(compile=True)))
+    assert p.peak_mib<=p.bound_mib*(1+1e-9)
+
 # --- schedules
 
 def test_schedule_equals_its_definition():

@@ -126,7 +126,7 @@ def add_states(
     params:float, # Parameters on one rank before ZeRO shards them
     setting:Setting,
     kept:float = None, # Activations that go when the reduced gradient comes, MiB (default: what the cost holds)
-    matrix:float = None, # Parameters of the largest matrix on one rank (default: all in one)
+    matrix:float = None, # Parameters whose gradients come together on a rank without partners (default: all)
 ) -> float: # gradients held before the last backward, MiB
     "Memory of parameters, optimizer and gradients, and the optimizer's time"
     o, group = setting.options, shard_group(s, setting.stage_size).size
@@ -226,7 +226,7 @@ def _layer_cost(s, k, setting):
     add_messages(cost, s, beside + parameter_collectives(s, params+row_padding(s, t, setting.stage_size), setting.stage_size, o), forward, backward+again, setting)
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
     _add_layer_memory(cost, s, k, batch, setting)
-    add_states(cost, s, params, setting, matrix=t.hidden*max(t.ffn, t.heads*t.head_dim)/s.tp)
+    add_states(cost, s, params, setting, matrix=None if o.compile else t.hidden*max(t.ffn, t.heads*t.head_dim)/s.tp)
     add_copies(cost, s, params, setting)
     return cost
 
