@@ -455,7 +455,7 @@ def profile_hardware(argv):
     args,out,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, OutputArgs, about=about)
     if (hw := profile_hardware(args)) is None: return # not the first node
     lines = [f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}"]
-    lines += [f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {t.bytes[-1]/t.ms[-1]/1e6:.2f} GB/s' for (op,size,stride),t in hw.tables.items()]
+    lines += [f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {bus_gbps(op, size, t):.2f} GB/s on the bus' for (op,size,stride),t in hw.tables.items()]
     tables = [dict(operation=op, ranks=size, stride=stride, bytes=t.bytes, ms=t.ms) for (op,size,stride),t in hw.tables.items()]
     say('\n'.join([*lines, f'{hw.name}: written to {args.output_dir}']), dict(name=hw.name, folder=args.output_dir, tables=tables), out)
 

@@ -578,7 +578,7 @@ def _several_nodes(a, env, result):
     from galvatron.runtime.launch import torchrun
     os.environ.update(env)
     rc = torchrun([json.dumps(asdict(a)), result], a.num_gpus_per_node, a.timeout, nnodes=a.num_nodes, node_rank=int(a.node_rank),
-                  master_addr=a.master_addr, master_port=int(a.master_port) if a.master_port else None, module='galvatron.profile.hardware')
+                  master_addr=a.master_addr, master_port=int(a.master_port) if a.master_port else None, meet_s=min(600., a.timeout), module='galvatron.profile.hardware')
     if rc: raise GalvatronError(f'profile-hardware: the ranks of this node ended with code {rc}; their messages are above')
     return read_json(result) if Path(result).exists() else None # nodes other than the first have nothing to write
 

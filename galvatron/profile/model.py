@@ -542,9 +542,10 @@ def machine_of(a:ProfileModelArgs, device)->dict:
     return dict(device=f['device'], torch=f['torch'], transformers=transformers.__version__, precision=a.mixed_precision, compile=a.compile, flash_attn=a.use_flash_attn, **single)
 
 # %% ../../nbs/05_profile.model.ipynb #3c6fdb3f
-def _going_on(path, spec, device)->Book:
+def _going_on(path, spec, device, a)->Book:
     "The book of an earlier run of this model; with what is added it is the reader's own"
-    m,n = ModelProfile.load(path).check_model(spec, path),torch.get_num_threads()
+    m,n,k = ModelProfile.load(path).check_model(spec, path),torch.get_num_threads(),a.make_vocab_size_divisible_by
+    if (old := m.meta.get('vocab_divisible_by', type(a).make_vocab_size_divisible_by))!=k: raise GalvatronError(f'{path} was made with a vocabulary padded to multiples of {old}, now {k} (make_vocab_size_divisible_by); use another folder, or --force to replace it')
     if device.type=='cpu' and (old := m.meta.get('threads', n))!=n: raise GalvatronError(f'{path} was made with {old} threads, now {n} (OMP_NUM_THREADS); use another folder, or --force to replace it')
     return Book(path, replace(m, meta={k:v for k,v in m.meta.items() if k!='shipped'}))
 
@@ -554,8 +555,8 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     names,folder,machine = model_files(a.mixed_precision, spec.name),Path(a.output_dir),machine_of(a, device)
     check_folder(folder, names.values(), make=True)
     anew = check_machine(folder/names['rich'], folder/names['computation'], machine, a.force)
-    if (folder/names['rich']).exists() and not anew: return _going_on(folder/names['rich'], spec, device)
-    meta = dict(machine=machine, vocab=spec.vocab, threads=torch.get_num_threads(), date=_now(),
+    if (folder/names['rich']).exists() and not anew: return _going_on(folder/names['rich'], spec, device, a)
+    meta = dict(machine=machine, vocab=spec.vocab, vocab_divisible_by=a.make_vocab_size_divisible_by, threads=torch.get_num_threads(), date=_now(),
                 memory='allocator' if device.type=='cuda' else 'count of living storages', clipping=True) # in the time of the optimizer
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
