@@ -450,6 +450,7 @@ def show(argv):
 # %% ../nbs/60_cli.ipynb #cca88295
 @command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
 def profile_hardware(argv):
+    from galvatron.profile.files import bus_gbps
     from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
     about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
     args,out,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, OutputArgs, about=about)
