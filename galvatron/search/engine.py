@@ -514,6 +514,7 @@ def run(self:Engine, keep:int=1) -> list: # of Found, best first
             if self.is_far(*sketched[-1], keep):
                 sketched[-1] = (self.played(bound, *what, keep), *sketched[-1][1:])
                 if sketched[-1][0] < self.cap(keep, what[0])*(1-FAR): self.attempt('polish', *sketched[-1], keep)
+    self.come_up(queue)
     sketched = [(self.played(bound, *job, keep), n, *job) for bound, n, *job in sketched]
     for bound, n, *what in self.prove(sketched, keep, bar): heapq.heappush(queue, (bound, 4, n, what))
     self.lost = self.close(queue, keep)
@@ -570,8 +571,13 @@ def put(self:Engine, queue, item):
 def next_of(self:Engine, queue):
     "The lowest bound; in a hard search without any plan the deepest item that may fit, so that there is one soon"
     if self.deep and self.dives(): return heapq.heappop(self.deep)[1]
-    while self.deep: heapq.heappush(queue, self.deep.pop()[1])
+    self.come_up(queue)
     return heapq.heappop(queue)
+
+@patch
+def come_up(self:Engine, queue):
+    "Put what was set aside in a dive back into the queue"
+    while self.deep: heapq.heappush(queue, self.deep.pop()[1])
 
 # %% ../../nbs/12_search.engine.ipynb #eae95c2b
 @patch

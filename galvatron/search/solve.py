@@ -11,8 +11,8 @@ __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'STEP', 'TOUCHED', 'MARGIN', 'ROOM', 'B
            'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices', 'ordered', 'Options',
            'contents', 'leanest', 'too_large', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
            'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
-           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'joins', 'parts_of',
-           'places', 'compared', 'Joined', 'prepare', 'solve']
+           'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'seen', 'joins',
+           'parts_of', 'places', 'compared', 'Joined', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -1275,11 +1275,13 @@ def solution(self:Pipeline) -> Solution:
 
 # %% ../../nbs/11_search.solve.ipynb #cda8a4c0
 @patch
-def content_options(self:Pipeline, j, k, pairs, others, total, view=None, any_last=False):
-    "Options of edges (l, r) of stage j in group k: {(l, r): Options}"
-    c, W, g, at = self.chain, np.array(self.W)[:, j], groups_of(self.chain), tuple(np.array(pairs).T)
-    room = np.where(W[:, PER_MICRO].min(1)[:, None]>0, (self.ms-total[:, *at])/np.maximum(W[:, PER_MICRO].min(1), 1e-9)[:, None], np.inf).max(1)
-    i, fixed = int(room.argmin()), W@c.fixed[j]
+def content_options(self:Pipeline, j, k, pairs, others, W, view=None, any_last=False):
+    "Options of edges (l, r) of stage j in group k that paths with these weights of the stage leave open: {(l, r): Options}"
+    c, g, at = self.chain, groups_of(self.chain), tuple(np.array(pairs).T)
+    fixed, least = np.array(self.W)[:, j]@c.fixed[j], W[:, PER_MICRO].min(1)[:, None]
+    share = W.sum(1)/np.array(self.W)[:, j].sum(1).clip(1e-9)                                  # of the edge's bound, where not all of the path's weights are asked for
+    room = np.where(least>0, (self.ms-others[:, *at]-share[:, None]*self.edges[:, j][:, *at])/np.maximum(least, 1e-9), np.inf).max(1)
+    i = int(room.argmin())
     s = replace(stage_of(c, j, g.segs[k], g.ends[k], W[i]), view=view, any_last=any_last)
     o = contents(s, ordered(s, prices(s)), (self.ms-others[i][at]).max()-fixed[i], most=self.most) if s.possible else None
     if o is None: return {}
@@ -1291,16 +1293,32 @@ def content_options(self:Pipeline, j, k, pairs, others, total, view=None, any_la
     return out
 
 # %% ../../nbs/11_search.solve.ipynb #64666d54
+def seen(
+    W:np.ndarray, # [paths, 4] how often each time of a stage lies on a path
+    view:np.ndarray, # [4, n] >= 0: sums of the times
+) -> np.ndarray: # [paths, 4]
+    "The largest combination of the sums that no path exceeds"
+    out = np.zeros_like(W)
+    for n, w in enumerate(W):
+        V = view[:, (view>0).any(0) & (view[w<=0]<=0).all(0)]
+        if not V.size: continue
+        A = (V/V.sum(0))[w>0]/w[w>0, None]
+        share = best_mixture(A)[1]
+        out[n] = V/V.sum(0)@share/(A@share).max()
+    return out
+
+# %% ../../nbs/11_search.solve.ipynb #110d1529
 @patch
 def all_options(self:Pipeline, views=None, any_last=False):
     "Options of every edge that is left: {(stage, l): [(r, Options), ...]}"
     out, of = {}, groups_of(self.chain).of
     for j in range(self.chain.pp):
-        others, total = self.through(j)
+        (others, total), W, view = self.through(j), np.array(self.W)[:, j], None if views is None else views[j]
+        if views is not None: W = seen(W, view)
         alike = {}
         for l, r in zip(*np.nonzero(total.max(0) < self.limit)): alike.setdefault(int(of[l, r]), []).append((int(l), int(r)))
         for k, pairs in alike.items():
-            for (l, r), o in self.content_options(j, k, pairs, others, total, views if views is None else views[j], any_last).items(): out.setdefault((j, l), []).append((r, o))
+            for (l, r), o in self.content_options(j, k, pairs, others, W, view, any_last).items(): out.setdefault((j, l), []).append((r, o))
     return out
 
 # %% ../../nbs/11_search.solve.ipynb #b8a22335
@@ -1449,6 +1467,12 @@ def compared(chain:Chain) -> np.ndarray: # [P, 4, 4]: stage, time, sum
     out[0, :, EVERY] = out[-1, :, BEFORE] = 0
     return out
 
+def _views_of(chain:Chain) -> np.ndarray: # [P, 4, 4]
+    "The same for contents that paths are to leave out: one round of 1F1B says too little of the first stage, other paths count its backwards"
+    out = compared(chain)
+    if chain.chunks==chain.pp and chain.kind!='gpipe': out[0] = np.eye(4)
+    return out
+
 @dataclass(eq=False)
 class Joined:
     "Plans of a pipeline, stage by stage"
@@ -1581,7 +1605,7 @@ def join(
     while low < min(limit, enough) and joins(c):
         q = p.below(min(limit, low*(1+step)))
         q.narrow()
-        bound, found = Joined(c, q.all_options(compared(c), any_last), q.ms, any_last).least()
+        bound, found = Joined(c, q.all_options(_views_of(c), any_last), q.ms, any_last).least()
         low, plans, step = max(low, min(bound, q.lost)), plans+found, step*GROWTH**2
         if low < q.ms: break
     return min(limit, low), plans
@@ -1594,7 +1618,7 @@ def rejoin(self:Pipeline, plans, limit) -> list: # of (division, layers)
     for d, _ in plans: keep[np.arange(c.pp), np.cumsum(d)-d, np.cumsum(d)] = True
     p.edges[:, ~keep] = np.inf
     p.refresh()
-    return Joined(c, p.all_options(compared(c)), limit, False).least()[1] if p.bound < p.limit else []
+    return Joined(c, p.all_options(_views_of(c)), limit, False).least()[1] if p.bound < p.limit else []
 
 # %% ../../nbs/11_search.solve.ipynb #5108c13a
 WIDTH, ROUNDS, MIXES = 30_000, 8, 12 # prefixes kept in a proof; attempts with one path more each; rounds of mixing paths
