@@ -113,7 +113,8 @@ def restore(work, name, old, tiny, precision):
     folder,spec = work/MODELS[name][0],spec_of(name, tiny)
     m = ModelProfile.load(folder, spec, precision)
     timed = {(d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
-    rows = [{k:v for k,v in d.items() if k not in ('mparams','optimizer_ms')} if 'excess_spread_ms' in d or d not in old.depths else d for d in m.depths]
+    def without(d): return {k:v for k,v in d.items() if k not in ('mparams','optimizer_ms')} | ({'began_empty':1} if 'optimizer_ms' in d else {}) # without gradients: its peak is the end of the backward
+    rows = [without(d) if 'excess_spread_ms' in d or d not in old.depths else d for d in m.depths]
     replace(m, depths=(*rows, *(d for d in old.depths if (d['batch'],*d['seq']) not in timed and d not in rows)), optimizer=old.optimizer or m.optimizer).save(folder)
 
 def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False, again=False):
