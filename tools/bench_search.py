@@ -37,6 +37,7 @@ def cases():
 def hard():
     "Short layers, dozens of configurations that are nearly equal: what is left open is closed by joining stages"
     for gb in (24, 36, 40): run(f'ViT-xhuge, 64 GPUs, {gb} GB, batch 64', vit, num_nodes=8, memory_constraint=gb, settle_bsz=64)
+    for bsz in (64, -1): run(f"ViT-xhuge, 8 H200, 20.5 GB, batch{f' {bsz}' if bsz>0 else 'es 8..10240'}", vit, 'h200', memory_constraint=20.5, settle_bsz=bsz)
     for gb in (24, 36): run(f'ViT-xhuge, 64 GPUs, {gb} GB, batches 8..10240', vit, num_nodes=8, memory_constraint=gb)
 
 def growth():

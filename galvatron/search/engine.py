@@ -27,7 +27,7 @@ from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight,
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
-from .solve import FAR, NEVER, PER_MICRO, RUNG, STEP, Chain, Effort, Pipeline, Single, Solution, Spent, can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, prepare, slowest_stage, solve
+from .solve import FAR, NEVER, PER_MICRO, RUNG, STEP, Chain, Effort, Pipeline, Single, Solution, Spent, again, can_fit, edge_bounds, least_budget, mean_paths, placed, prefix_suffix, prepare, settles, slowest_stage, solve
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
 
@@ -662,27 +662,32 @@ def climb(self:Engine, queue, enough, top, refine) -> float: # ms a sample
 @patch
 def close(self:Engine, queue, keep) -> float: # ms a sample
     "What nothing that is left open can beat"
-    return self.climb(queue, lambda: self.cap(1)*(1-ENOUGH), 7, lambda level, what, bound: self.joined(level, *what, bound, keep) if level>=3 else self.refine(level, what, bound, keep))
+    return self.climb(queue, lambda: self.cap(1)*(1-ENOUGH), 7, lambda level, what, bound: self.joined(level, *what, bound, keep) if level>=2 else self.refine(level, what, bound, keep))
 
 @patch
-def least_of(self:Engine, c) -> Chain:
+def least_of(self:Engine, table, chunks, kind) -> Chain:
     "A chain that is no dearer than that of any vocabulary of a family"
-    table = self.tables[c.pp, c.bsz//c.chunks, c.chunks>1]
-    every = [table.chain(c.chunks, c.kind, v) for v in table.vocabularies]
-    return replace(table.chain(c.chunks, c.kind), enter=np.min([x.enter for x in every], 0), leave=np.min([x.leave for x in every], 0))
+    every = [table.chain(chunks, kind, v) for v in table.vocabularies]
+    return replace(table.chain(chunks, kind), enter=np.min([x.enter for x in every], 0), leave=np.min([x.leave for x in every], 0))
 
 # %% ../../nbs/12_search.engine.ipynb #267781a4
 @patch
 def joined(self:Engine, level, c, problem, bound, keep):
-    "Raise the bound of a family (level 4) or a configuration by joining stages, and look at the plans that come of it: [(ms a sample, configuration and problem)]"
-    t, cap, what, done = time.perf_counter(), self.cap(1)*c.bsz, (c, problem), self.families_joined
+    "Raise the bound of a family (level 2, or 4 of what is set up) or a configuration by joining stages, and look at the plans that come of it: [(ms a sample, configuration and problem)]"
+    t, cap, what, done, fresh = time.perf_counter(), self.cap(1)*c.bsz, (c, problem), self.families_joined, isinstance(problem, Chain)
+    if fresh and (level==3 or c.pp==1 or uniform_only(self.args)): return self.refine(2, what, bound, keep)
+    chain, whole = problem if fresh else problem.chain, level==2 if fresh else level==4
     if level<=4 and c.family in done: return [(done[c.family], what)]
+    if level==3 and isinstance(problem, Pipeline) and settles(chain): return [(bound, what)]
     if level==3 or isinstance(problem, Uniform): return self.refine(3, what, bound, keep)
-    if isinstance(problem, Single): return [(self.attempt('sketch', bound, level, c, Single(replace(problem.chain, effort=self.closing)), keep).bound/c.bsz, what)] if level==4 else [(bound, what)]
+    if isinstance(problem, Single):
+        what = c, problem if problem.chain.effort is self.closing else replace(problem, chain=replace(chain, effort=self.closing), done=False, steps=1)
+        return [(self.attempt('rung', bound, level, *what, keep).bound/c.bsz, what)]
     try:
-        ms, plans = problem.again(self.closing, self.least_of(c) if level==4 else None).join(cap, cap*(1-ENOUGH), level<6)
-        if level==4: done[c.family] = ms/c.bsz
-        if level<6: plans = problem.again(self.closing).rejoin(plans, min(cap, ms*(1+RUNG)))
+        start = self.least_of(self.tables[c.pp, c.bsz//c.chunks, c.chunks>1], c.chunks, c.kind) if whole else chain
+        ms, plans = again(start, self.closing).join(cap, cap*(1-ENOUGH), level<6)
+        if whole: done[c.family] = ms/c.bsz
+        if plans and level<6: plans = again(chain, self.closing).rejoin(plans, min(cap, ms*(1+RUNG)))
     except Spent: return [(bound, what)]
     for division, layers in plans:
         q = predict(plan := self.plan_of(c, Solution(cap, ms, division, layers)), pricer=self.pricer, memory_mib=self.args.memory_mib)
@@ -700,17 +705,19 @@ def bound_left_out(self:Engine, best) -> float: # ms a sample
         if b < best: least[table, kind], most[table, kind] = min(b, least.get((table, kind), b)), max(m, most.get((table, kind), 0))
     queue = [(b, 0, n, (*key, most[key], None)) for n, (key, b) in enumerate(least.items())]
     heapq.heapify(queue)
-    return self.climb(queue, lambda: best, 3, lambda level, what, _: self.refine_left_out(level, what, best))
+    enough = best if self.effort.left > EFFORT-HARD else min(best, self.cap(1)*(1-ENOUGH))
+    return self.climb(queue, lambda: enough, 3, lambda level, what, bound: self.refine_left_out(level, *what, bound, best, enough))
 
 # %% ../../nbs/12_search.engine.ipynb #4c9e7127
 @patch
-def refine_left_out(self:Engine, level, what, best):
+def refine_left_out(self:Engine, level, table, kind, m, v, bound, best, enough):
     "One step up the ladder for the numbers of micro-batches up to the largest that was left out: [(ms a sample, what follows), ...]"
-    table, kind, m, v = what
-    if level==1: return [(slowest_stage(table.chain(m, kind, v), best*table.micro)/table.micro, (table, kind, m, v)) for v in table.vocabularies]
-    chain = table.chain(m, kind, v)
-    if level==0: return [(slowest_stage(chain, best*table.micro)/table.micro, what)]
-    return [(solve(replace(chain, wire=0*chain.wire), best*m*table.micro).bound/(m*table.micro), what)]
+    n, chain = m*table.micro, table.chain(m, kind, v) if v else self.least_of(table, m, kind)
+    if level==0: return [(slowest_stage(chain, best*table.micro)/table.micro, (table, kind, m, v))]
+    if level==2: return [(solve(replace(chain, wire=0*chain.wire), best*n).bound/n, (table, kind, m, v))]
+    try: bound = placed(replace(chain, effort=self.closing)).join(best*n, enough*n, True)[0]/n
+    except Spent: pass
+    return [(bound, (table, kind, m, v)) for v in table.vocabularies]
 
 # %% ../../nbs/12_search.engine.ipynb #9cb144ed
 @dataclass(eq=False)

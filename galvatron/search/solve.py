@@ -4,15 +4,15 @@
 
 # %% auto #0
 __all__ = ['PER_MICRO', 'ONCE', 'NEVER', 'STEP', 'TOUCHED', 'MARGIN', 'ROOM', 'BLOCK', 'JOINT', 'SLACKS', 'HASTE', 'LIMIT',
-           'LITTLE', 'FIRST_CAP', 'DOUBTFUL', 'HURRY', 'LISTS', 'CLOSE', 'STEPS', 'TRACED', 'RUNG', 'TIGHT', 'FAR',
-           'LONG', 'TAKEN', 'FEW_STAGES', 'SCARCE', 'LIFTS', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR',
+           'CROWD', 'LITTLE', 'FIRST_CAP', 'DOUBTFUL', 'HURRY', 'LISTS', 'CLOSE', 'STEPS', 'TRACED', 'RUNG', 'TIGHT',
+           'FAR', 'LONG', 'TAKEN', 'FEW_STAGES', 'SCARCE', 'LIFTS', 'OTHER_BORDERS', 'SHARP', 'FEW', 'TOGETHER', 'NEAR',
            'SKETCHES', 'NEARBY', 'WIDEST', 'LISTED', 'BEAM', 'POLISHES', 'FREE', 'EVERY', 'HERE', 'BEFORE', 'MOST',
            'NARROW', 'SOLVED', 'WIDTH', 'ROUNDS', 'MIXES', 'GROWTH', 'CHEAP', 'HIGHEST', 'Spent', 'Effort', 'Chain',
            'segments', 'pareto', 'Ways', 'ways', 'Stage', 'stage_of', 'Price', 'price', 'prices', 'ordered', 'Options',
            'contents', 'leanest', 'too_large', 'cheapest', 'Solution', 'Single', 'longest', 'count', 'path_of',
            'mean_paths', 'standard_paths', 'Groups', 'groups_of', 'edge_bounds', 'prefix_suffix', 'even_division',
            'best_mixture', 'memory_edges', 'least_budget', 'can_fit', 'slowest_stage', 'Pipeline', 'seen', 'joins',
-           'parts_of', 'places', 'compared', 'Joined', 'prepare', 'solve']
+           'parts_of', 'places', 'settles', 'place_paths', 'compared', 'Joined', 'again', 'placed', 'prepare', 'solve']
 
 # %% ../../nbs/11_search.solve.ipynb #4d28865d
 from dataclasses import dataclass, field, replace
@@ -441,10 +441,38 @@ def _distinct(
     "Labels that no other one makes superfluous"
     c, x = s.chain, [(L.time@s.weight)[:, None] if scalar else L.time if s.view is None else L.time@s.view]
     if p:                                               # below these thresholds memory cannot become too much
-        x += [np.maximum(m, room-most)[:, None] for m, room, most in zip((L.most, *L.sums.T), s.rooms, high)] + [np.maximum(L.held, c.budget-wide)[:, None]]
+        free, sums = np.array(s.rooms)-high, c.summed[s.j]
+        same = bool(sums) and sums[0][0]==0             # what is held is the sum of the first moment
+        if same: free[1] = min(free[1], c.budget-wide-c.base[s.j])
+        x += [np.maximum(m, least)[:, None] for m, least in zip((L.most, *L.sums.T), free)] + ([] if same else [np.maximum(L.held, c.budget-wide)[:, None]])
     x = np.concatenate(x, 1)
+    x = x[:, [0, *(1+np.flatnonzero((x[:, 1:]!=x[0, 1:]).any(0)))]]
     group = L.lay*len(s.input)+(0 if s.any_last else L.last) if s.weight.any() else None        # where time does not matter, layouts do not either
-    return pareto(x[:, [0, *(1+np.flatnonzero((x[:, 1:]!=x[0, 1:]).any(0)))]], group, c.effort)
+    keep = pareto(x, group, c.effort)
+    return keep[_across(s, p, x[keep], group[keep])] if scalar and p and group is not None and len(keep)>CROWD else keep
+
+# %% ../../nbs/11_search.solve.ipynb #fd3d0c02
+CROWD = 500 # labels of a position from which on those of different layouts are compared
+
+def _across(
+    s:Stage,
+    p:int, # First layer of the labels
+    x:np.ndarray, # [N, d] cost and memory, undominated within each group
+    group:np.ndarray, # [N] layout of the first layer times the number of layouts, plus that of the last if it matters
+) -> np.ndarray: # [N] of bool
+    "Which labels no other one makes superfluous that begins with another layout"
+    move, left, C = s.move[s.types[p-1]], np.ones(len(x), bool), len(s.input)
+    more, groups = (move[:, :, None]-move[:, None]).max(0), np.unique(group)        # [a, b] of a instead of b
+    for a, b in ((a, b) for b in groups for a in groups if a!=b and a%C==b%C):
+        (these, those), extra = (g[np.argsort(x[g, 0], kind='stable')] for g in (np.flatnonzero((group==i) & left) for i in (a, b))), more[a//C, b//C]
+        for at in range(0, len(those), BLOCK):
+            mine = those[at:at+BLOCK]
+            rows = these[:np.searchsorted(x[these, 0]+extra, x[mine[-1], 0], side='right')]
+            s.chain.effort.spend(len(rows)*len(mine)*x.shape[1])
+            beats = x[rows, 0, None]+extra <= x[mine, 0]
+            for col in x.T[1:]: beats &= col[rows, None]<=col[mine]
+            left[mine[beats.any(0)]] = False
+    return left
 
 # %% ../../nbs/11_search.solve.ipynb #4ff3706c
 def contents(
@@ -532,7 +560,7 @@ class Single:
     @cached_property
     def weight(self): return np.array([self.chain.chunks, self.chain.chunks, 1.0, 1.0])
     @cached_property
-    def stage(self): return stage_of(self.chain, 0, self.chain.runs, (True, True), self.weight)
+    def stage(self): return replace(stage_of(self.chain, 0, self.chain.runs, (True, True), self.weight), any_last=True) # what follows the last layer is in its cost
     def stage_with(self, effort): return replace(self.stage, chain=replace(self.chain, effort=effort))
     @cached_property
     def fixed(self): return float(self.chain.fixed[0]@self.weight) # ms of what is no layer
@@ -761,13 +789,13 @@ def edge_bounds(
     weights:np.ndarray, # [paths, P, 4]
 ) -> np.ndarray: # [paths, P, L+1, L+1] ms: stage j with layers l..r-1, inf where they do not fit
     "Least weighted time of each stage's contents, by the linear relaxation without borders"
-    g, T, (l, r) = groups_of(chain), range(chain.time.shape[0]), np.triu_indices(chain.n_layers+1, 1)
-    out = np.full((len(weights), chain.pp, chain.n_layers+1, chain.n_layers+1), np.inf)
+    g, T = groups_of(chain), range(chain.time.shape[0])
+    out = np.full((len(weights), chain.pp, len(g.segs)+1), np.inf)              # by group; the last is none
     for j in range(chain.pp):
         every = [ways(chain, j, t) for t in T]
-        if not all(len(w.k) for w in every): return out
+        if not all(len(w.k) for w in every): out[:] = np.inf; break
         for moment in range(-1, len(chain.summed[j])):
-            chain.effort.left -= len(weights)*(2*STEP + TOUCHED*out[0, 0].size)
+            chain.effort.left -= len(weights)*(2*STEP + TOUCHED*g.of.size)
             mems = [w.full if moment<0 else w.sums[:, moment] for w in every]
             tails = [np.maximum(chain.base[j]+chain.floor[j], chain.base[j]+w.own) if moment<0 else 0.0*w.own for w in every]
             room = chain.budget - (0.0 if moment<0 else chain.summed[j][moment][2])
@@ -776,9 +804,9 @@ def edge_bounds(
                 costs = [x.time@w[j] for x in every]
                 mu = _breakpoints(costs, mems, 64 if moment<0 else 16)[:, None]
                 bound = (_with_last(g, [(c+mu*m).min(1) for c, m in zip(costs, mems)], [(c+mu*(m+x)).min(1) for c, m, x in zip(costs, mems, tails)]) - mu.T*room).max(-1)
-                value = np.where(fits, bound, np.inf)[g.of[l, r]] + chain.fixed[j]@w[j]
-                out[i, j, l, r] = value if moment<0 else np.maximum(out[i, j, l, r], value)
-    return out
+                value = np.where(fits, bound, np.inf) + chain.fixed[j]@w[j]
+                out[i, j, :-1] = value if moment<0 else np.maximum(out[i, j, :-1], value)
+    return np.take(out, g.of, -1)
 
 def _with_last(g, each, last): # per group: its layers but the last, and the last
     each, last = np.array(each), np.array(last)
@@ -794,9 +822,13 @@ def prefix_suffix(
     pre, suf = np.full((2, P+1, L+1), np.inf)
     pre[0, 0] = suf[P, L] = 0.0
     wires = np.r_[wires, np.zeros((1, L+1))]
-    for j in range(P): pre[j+1] = (pre[j][:, None]+edges[j]).min(0) + wires[j]
-    for j in reversed(range(P)): suf[j] = (edges[j]+wires[j]+suf[j+1]).min(1)
+    for j in range(P): l = _finite(pre[j]); pre[j+1] = (pre[j, l, None]+edges[j, l]).min(0, initial=np.inf) + wires[j]
+    for j in reversed(range(P)): l, r = _finite(pre[j]), _finite(suf[j+1]); suf[j, l] = (edges[j, l, r]+(wires[j]+suf[j+1])[r]).min(1, initial=np.inf)
     return pre, suf
+
+def _finite(x): # the part of a row outside of which there is nothing
+    at = np.flatnonzero(np.isfinite(x))
+    return slice(at[0], at[-1]+1) if len(at) else slice(0)
 
 # %% ../../nbs/11_search.solve.ipynb #37420828
 def even_division(
@@ -939,6 +971,7 @@ class Pipeline:
     top:float = -np.inf # The last rung of a proof: a plan that is faster has been found, or its bound is in `lost`
     step:float = RUNG # To the next rung, relative; a time to beat that is not further away than two steps is gone for at once
     done:bool = False # The proof has ended
+    placed:bool = False # Paths are places and mixtures of them
 
     @property
     def limit(self): return self.ms*(1-MARGIN)     # a bound from here on cannot belong to a better plan
@@ -957,10 +990,24 @@ def add_paths(self:Pipeline, paths):
     if self.edges is not None: edges[:, np.isinf(self.edges[0])] = np.inf           # what is closed stays closed
     sums = [prefix_suffix(e, r[:, None]*self.chain.wire) for e, r in zip(edges, q)]
     pre, suf = np.array([s[0] for s in sums]), np.array([s[1] for s in sums])
-    join = lambda old, more: more if old is None else np.concatenate([old, more])
     self.W, self.q = self.W+list(W), self.q+list(q)
-    self.edges, self.pre, self.suf = join(self.edges, edges), join(self.pre, pre), join(self.suf, suf)
+    self.edges, self.pre, self.suf = _grown(self.edges, edges), _grown(self.pre, pre), _grown(self.suf, suf)
     return True
+
+def _grown(old, more):
+    "Both, one behind the other; there is room for as many again, so that few of many additions copy what was there"
+    if old is None: return more
+    n, room = len(old)+len(more), old.base
+    if room is None or len(room)<n or room.shape[1:]!=old.shape[1:]: room = np.empty((2*n, *old.shape[1:])); room[:len(old)] = old
+    room[len(old):n] = more
+    return room[:n]
+
+@patch
+def path_for(self:Pipeline, x, wires, short=False):
+    "A path that is longest, or close to it, for these durations; where only places are wanted, the longest of those"
+    c = self.chain
+    if not self.placed: return path_of(x, wires, c.chunks, c.kind, short=short)
+    return place_paths(c)[int(places(c, np.einsum('jt,jtp->jp', x, parts_of(c)[0]), wires).argmax())]
 
 # %% ../../nbs/11_search.solve.ipynb #3e9eea43
 @patch
@@ -988,18 +1035,18 @@ def tighten(
     whole:bool = False, # Play until the mean of the answers is as fast as the bound, not just while mixing the paths of answers helps
 ) -> np.ndarray: # weights of the paths in the last mixture
     "Raise the bound by mixing paths"
-    c, plans, mixed, mix = self.chain, [], int(self.suf[:, 0, 0].argmax()), np.ones(0)
+    plans, mixed, mix = [], int(self.suf[:, 0, 0].argmax()), np.ones(0)
     for _ in range(rounds):
         if not np.isfinite(self.bound) or self.bound >= self.limit: return mix
         x, wires = answer(mixed)
         if x is None: return mix
         plans.append((x, wires)); before = mixed
-        new = self.add_paths([path_of(x, wires, c.chunks, c.kind, short=True)])
+        new = self.add_paths([self.path_for(x, wires, short=True)])
         A = np.array([[(w*x).sum()+q@u for x, u in plans] for w, q in zip(self.W, self.q)])
         mix, share = best_mixture(A)
         mixed = len(self.W)-1 if (mixture := self.add_paths([(np.tensordot(mix, np.array(self.W), 1), mix@np.array(self.q))])) else int(mix.argmax())
         mean = [np.tensordot(share, np.array(v), 1) for v in zip(*plans)]
-        path = path_of(*mean, c.chunks, c.kind, short=True) if whole else None
+        path = self.path_for(*mean, short=True) if whole else None
         most = (path[0]*mean[0]).sum()+path[1]@mean[1] if path else (mix@A).min()
         if most - self.bound < TIGHT*self.bound: return mix                            # no mixture can do much better
         if path: new |= self.add_paths([path])
@@ -1226,7 +1273,7 @@ def simulate(self:Pipeline, trail, options):
             at = [(j, int(l[i]), int(r[i]), int(k[i])) for j, (l, r, k) in enumerate(picks)]
             layers = np.concatenate([options[j, l, r].layers[k] for j, l, r, k in at]).tolist()
             self.ms, self.best = float(ms[i]), (tuple(r-l for _, l, r, _ in at), tuple(layers))
-    return path is not None and self.add_paths([path_of(*path, self.chain.chunks, self.chain.kind)])
+    return path is not None and self.add_paths([self.path_for(*path)])
 
 # %% ../../nbs/11_search.solve.ipynb #465b6a7d
 NEAR = 2 # layers by which a border moves in one round of sketching
@@ -1342,7 +1389,7 @@ def tails(self:Pipeline, options):
 @patch
 def below(self:Pipeline, top, most=0):
     "The same problem with another time to beat"
-    p = Pipeline(self.chain, top, W=list(self.W), q=list(self.q), edges=self.edges.copy(), exact=self.exact, most=most)
+    p = Pipeline(self.chain, top, W=list(self.W), q=list(self.q), edges=self.edges.copy(), exact=self.exact, most=most, placed=self.placed)
     p.refresh()
     return p
 
@@ -1456,6 +1503,16 @@ def places(
     every, before = parts_of(chain)[1]
     front = v[..., :-1, BEFORE] + before*wires
     return (v[..., EVERY].sum(-1)+every*wires.sum(-1))[..., None] + v[..., HERE] + np.concatenate([0*front[..., :1], np.cumsum(front, -1)], -1)
+
+# %% ../../nbs/11_search.solve.ipynb #90d7a1da
+def settles(chain:Chain) -> bool: return chain.kind!='gpipe' and chain.chunks>chain.pp # does the bound of places hold for fewer micro-batches as well, a sample?
+
+def place_paths(chain:Chain) -> list: # of (counts, message counts)
+    "The path of each place, without its `most`"
+    (parts, (every, before)), P = parts_of(chain), chain.pp
+    k, j = np.arange(P)[:, None], np.arange(P)
+    W = parts[..., EVERY] + (k==j)[..., None]*parts[..., HERE] + (j<k)[..., None]*parts[..., BEFORE]
+    return list(zip(W, every+before*(j[:-1]<k)))
 
 # %% ../../nbs/11_search.solve.ipynb #a0189c84
 NARROW = 0.01 # of the limit: joining is done for plans whose largest `most` lies in a window no wider than this
@@ -1582,11 +1639,20 @@ def least(self:Joined) -> tuple: # (ms, plans as (division, layers))
 # %% ../../nbs/11_search.solve.ipynb #555bbcd7
 SOLVED = 200 # open contents up to which the game is played exactly before stages are joined
 
-@patch
-def again(self:Pipeline, effort, chain=None):
-    "The same problem, or another of its family, from the beginning and with another effort"
-    p = prepare(replace(chain or self.chain, effort=effort))
+def again(chain:Chain, effort) -> Pipeline:
+    "The search of a chain from the beginning, with an effort of its own"
+    c = replace(chain, effort=effort)
+    if settles(c): return placed(c)
+    p = prepare(c)
     p.play()
+    return p
+
+def placed(chain:Chain) -> Pipeline:
+    "A search whose paths are places"
+    p = Pipeline(chain, placed=True)
+    p.add_paths(place_paths(chain))
+    p.tighten(MIXES, p.answer)
+    p.order()
     return p
 
 @patch
