@@ -16,6 +16,7 @@ import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from statistics import median
 
 import numpy as np
 from fastcore.basics import patch
@@ -595,6 +596,17 @@ def unmeasured(self:Prediction) -> list: # sentences
         if (had := r.profile.stand_in(k, s.width, s.ulysses, r.options.sequence_parallel)): out.setdefault(had, set()).add((form_of(s.width, s.ulysses, r.options.sequence_parallel), s.width))
     return [f"layers shared by {', '.join(f'{f} {w}' for f, w in sorted(shares))} were not measured: their times follow from {had} (profile-model --widths {','.join(str(w) for w in sorted({w for _, w in shares}))} measures them)"
             for had, shares in sorted(out.items())]
+
+# %% ../../nbs/08_cost.pipeline.ipynb #f4b63017
+@patch(as_prop=True)
+def host_ms(self:Prediction) -> float: # ms; 0 where the profile does not tell
+    "What Python takes at least to issue the layers of a step, on the stage with most of it"
+    r, known = self.pricer, {}
+    for q in r.profile.points:
+        if q.kind=='layer' and q.host_ms: known.setdefault((q.type, q.form, q.width), []).append(q.host_ms)
+    def layer(k, s): return median(known.get((k, form_of(s.width, s.ulysses, r.options.sequence_parallel), s.width)) or known.get((k, 'tp', 1)) or [0.0])
+    each = [layer(k, s) for k, s in zip(type_indices(r.spec), self.plan.layers)]
+    return self.plan.chunks*max(sum(each[i] for i in self.plan.stage_layers(stage)) for stage in range(self.plan.pp_deg))
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'reduced gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
