@@ -516,6 +516,17 @@ def test_what_a_dive_sets_aside_counts_in_the_bound(monkeypatch, memory):
     r = search(*m, a)
     assert r.engine.bound <= best*(1+1e-9) and r.plans[0].per_sample >= best*(1-1e-9)
 
+@pytest.mark.parametrize('gpus, memory', [(2, 1.8), (4, 1.6)])
+def test_joined_plans_have_the_prices_of_the_search(monkeypatch, gpus, memory):
+    "A plan that joining stages finds competes with the others by the same times, `costmodel_coe` included"
+    spec = ModelSpec.from_size('llama_hf', None, 4, 512, hidden_size=1024, intermediate_size=2816, num_attention_heads=16, vocab_size=8192)
+    *m, a = setup(spec, gpus, 1, memory_constraint=memory, settle_bsz=16, search_space='dp+pp', costmodel_coe=2.0)
+    best = search(*m, a).plans[0].ms
+    for name in ('EFFORT', 'HARD'): monkeypatch.setattr(f'galvatron.search.engine.{name}', 1e5)
+    r = search(*m, a)
+    assert 'join' in [how for _, how, *_ in r.engine.log]
+    assert r.engine.bound*16 <= best*(1+1e-9) and best*(1-1e-9) <= r.plans[0].ms <= best*1.001, (r.plans[0], best)
+
 def test_same_file_for_any_number_of_workers(tmp_path, capsys):
     texts = []
     for n, kw in enumerate([dict(), dict(parallel_search=True, worker=1), dict(parallel_search=True, worker=8)]):

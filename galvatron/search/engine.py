@@ -690,8 +690,8 @@ def joined(self:Engine, level, c, problem, bound, keep):
         if plans and level<6: plans = again(chain, self.closing).rejoin(plans, min(cap, ms*(1+RUNG)))
     except Spent: return [(bound, what)]
     for division, layers in plans:
-        q = predict(plan := self.plan_of(c, Solution(cap, ms, division, layers)), pricer=self.pricer, memory_mib=self.args.memory_mib)
-        if q.fits and q.iteration_ms < self.cap(1, c)*c.bsz: self.found[c.family] = Found(c, q.iteration_ms, plan)
+        plan, took = self.plan_of(c, Solution(cap, ms, division, layers)), chain.priced(division, layers)      # by the search's own prices: `costmodel_coe` is in them
+        if took < self.cap(1, c)*c.bsz and predict(plan, pricer=self.pricer, memory_mib=self.args.memory_mib).fits: self.found[c.family] = Found(c, took, plan)
     self.log.append((c, 'join', bound*c.bsz, Solution(min(cap, self.cap(1)*c.bsz), ms, *(plans[0] if plans else ())), time.perf_counter()-t))
     return [(ms/c.bsz, what)]
 

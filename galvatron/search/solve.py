@@ -92,6 +92,16 @@ def iteration(self:Chain, x, wires):
     return pipeline_ms(x[..., 0], x[..., 1], x[..., 2], x[..., 3], wires, self.chunks, self.kind)
 
 @patch
+def priced(self:Chain, division, layers) -> float: # ms
+    "Duration of an iteration of one plan"
+    t, k, lay, cuts = self.types, list(layers), self.layout[list(layers)], np.cumsum((0, *division))
+    ends, behind = cuts[1:-1]-1, np.append(self.move[t[:-1], lay[:-1], lay[1:]], self.leave[lay[-1:]], 0)     # last layers of the stages but the last; ms behind each layer
+    behind[ends] = self.depart[t[ends], lay[ends]]
+    x = self.fixed + np.add.reduceat(self.time[t, k], cuts[:-1])
+    x[:, PER_MICRO] += np.add.reduceat(behind, cuts[:-1]) + np.append(self.enter[lay[:1]], self.arrive[t[ends], lay[ends], lay[ends+1]], 0)
+    return float(self.iteration(x, self.wires[np.arange(self.pp-1), cuts[1:-1]]))
+
+@patch
 def recall(self:Chain, key, make):
     "What is under `key`, computed on first use"
     if key not in self.cache: self.cache[key] = make()
