@@ -356,6 +356,8 @@ def test_batches_that_nothing_divides():
     assert plan.chunks==13 and all(s.dp(plan.stage_size(8))==1 for s in plan.layers)
     none = search(*m, replace(a, disable_pp=1, max_tp_deg=4))
     assert none.plan is None and 'no plan divides' in none.engine.nothing_fits()
+    some = search(*m, replace(a, disable_pp=1, max_tp_deg=4, settle_bsz=-1, min_bsz=13, max_bsz=16, bsz_scale=1, memory_constraint=1)) # the smallest does not divide, another does and does not fit
+    assert some.plan is None and 'no plan fits into 1 GiB' in some.engine.nothing_fits()
 
 def test_presets_and_switches():
     *m, a = setup(LLAMA, memory_constraint=150, settle_bsz=64, sequence_parallel=True)

@@ -781,12 +781,15 @@ def _repr_html_(self:SearchResult):
 # %% ../../nbs/12_search.engine.ipynb #7669e487
 @patch
 def lean_chains(self:Engine) -> list: # of (MiB of tensors that any plan needs at least, number, Config, Chain), least first
-    "The configurations of the smallest batch"
-    small, out = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batches(self.args)[0], recommend_min_bsz=0)), []
-    small.left_out = []
-    for table, chunks, kind in small.families():
-        if kind=='gpipe' and not self.args.pipeline_type: continue
-        for v in table.vocabularies: out.append((least_budget(chain := table.chain(chunks, kind, v))[0], len(out), Config(table.micro*chunks, chunks, table.sheet.pp, kind, v), chain))
+    "The configurations of the smallest batch that any plan divides"
+    out = []
+    for batch in batches(self.args):
+        small = Engine(self.spec, self.hardware, self.profile, replace(self.args, settle_bsz=batch, recommend_min_bsz=0))
+        small.left_out = []
+        for table, chunks, kind in small.families():
+            if kind=='gpipe' and not self.args.pipeline_type: continue
+            for v in table.vocabularies: out.append((least_budget(chain := table.chain(chunks, kind, v))[0], len(out), Config(table.micro*chunks, chunks, table.sheet.pp, kind, v), chain))
+        if out: break
     return sorted(out, key=lambda o: o[:2])
 
 @patch
