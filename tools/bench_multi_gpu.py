@@ -126,12 +126,11 @@ def correctness(world, rank):
         free()
     return rows
 
-def curves(args, world, rank, save):
+def curves(args, world, rank, save, old):
     "Losses in bf16 of the plans of `correctness`, step by step on one batch, beside those of one GPU alone, whole and in four micro-batches"
     from galvatron.plan import LayerStrategy, Plan, RunOptions
     from galvatron.runtime.groups import Place, default_device
     spec, steps, solo = make_spec(EXACT), 8 if args.tiny else 100, Place.solo(default_device())
-    old = json.loads((Path(args.out)/'multi_gpu.json').read_text()).get('curves', {}) if (Path(args.out)/'multi_gpu.json').exists() else {}
     rows = {n: r for n,r in old.items() if 'loss' in r}              # a call that ran out of time is taken up
     alone = {f'alone x{c}': (Plan((LayerStrategy(),)*4, global_bsz=16, chunks=c), {}) for c in (1, 4)}
     for name,(plan,kw) in {**alone, **exact_plans(world)}.items():
@@ -343,7 +342,7 @@ def ranks(args):
         res[part] = value
         if rank==0: file.write_text(json.dumps(res, indent=1))
     if 'correctness' in args.parts: save('correctness', correctness(world, rank))
-    if 'curves' in args.parts: save('curves', curves(args, world, rank, lambda rows: save('curves', rows)))
+    if 'curves' in args.parts: save('curves', curves(args, world, rank, lambda rows: save('curves', rows), old.get('curves', {})))
     if 'speed' in args.parts: save('speed', speed(args, world, rank, lambda rows: save('speed', rows)))
     if 'budgets' in args.parts: save('budgets', budgets(args, world, rank, lambda rows: save('budgets', rows)))
     dist.barrier()

@@ -5,26 +5,13 @@
     python tools/message_order.py --form tp                 # without sequence parallelism
 
 The graphs of forward and backward are traced on two processes and not run. Each is ordered as written, as `runtime.overlap` orders it, and as it would with other figures for what operations take; then it passes through a machine that computes and sends at
-the same time. What such a machine takes is given by --truth, by default what traces on two H200 show (67 MB take 0.2 to 0.23 ms beside arithmetic; a seventh of the arithmetic is fused operations).
+the same time. What such a machine takes is given by --truth, by default the figures of `runtime.overlap`, which are what traces on two H200 show (67 MB take 0.2 to 0.23 ms beside arithmetic; a seventh of the arithmetic is fused operations).
 """
 import argparse, sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent)); sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-TRUTH = '760e12,370e12,21e12,160e9,2e-5' # as in runtime.overlap
 BEFORE = '650e12,400e12,3e12,230e9,2e-5' # its figures until 2026-11-30
-
-def makespan(nodes, times):
-    "(seconds, of which exposed) of a machine that computes and sends at the same time"
-    from galvatron.runtime.overlap import _starts
-    now, link, exposed, arrival = 0., 0., 0., {}
-    for n in nodes:
-        if _starts(n): arrival[n] = link = max(link, now)+times[n]
-        elif 'wait_tensor' in str(n.target):
-            there = arrival.get(n.all_input_nodes[0], now)
-            exposed, now = exposed+max(0., there-now), max(now, there)
-        else: now += times[n]
-    return max(now, link), exposed+max(0., link-now)
 
 def traced(form, samples, graph, hidden, truth):
     "Rows for the graphs of `graph` layers, forward then backward"
@@ -37,6 +24,7 @@ def traced(form, samples, graph, hidden, truth):
     from galvatron.runtime import overlap, stage
     rows = []
     def with_figures(text, f):
+        if not text: return f()
         names = 'MATMUL', 'ATTENTION', 'FUSED', 'LINK', 'LATENCY'
         now = [getattr(overlap, n) for n in names]
         for n,v in zip(names, map(float, text.split(','))): setattr(overlap, n, v)
@@ -46,7 +34,7 @@ def traced(form, samples, graph, hidden, truth):
         nodes = [n for n in gm.graph.nodes if n.op=='call_function']
         times = with_figures(truth, lambda: {n: overlap.seconds(n) for n in nodes})
         orders = {'as written': nodes, 'before': with_figures(BEFORE, lambda: overlap.overlapped(nodes)), 'ordered': overlap.overlapped(nodes)}
-        rows.append(dict(compute=sum(t for n,t in times.items() if not overlap._starts(n)), messages=sum(t for n,t in times.items() if overlap._starts(n)), **{name: makespan(o, times)[1] for name,o in orders.items()}))
+        rows.append(dict(compute=sum(t for n,t in times.items() if not overlap._starts(n)), messages=sum(t for n,t in times.items() if overlap._starts(n)), **{name: overlap.makespan(o, times)[1] for name,o in orders.items()}))
         shapes = [overlap._meta(o) for o in next(n for n in gm.graph.nodes if n.op=='output').args[0]]
         return lambda *_: [torch.empty(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v for v in shapes]
     backend = aot_autograd(fw_compiler=record, bw_compiler=record, decompositions=select_decomp_table(), partition_fn=min_cut_rematerialization_partition)
@@ -63,7 +51,7 @@ def traced(form, samples, graph, hidden, truth):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument('--form', choices=('sp', 'tp'), default='sp'); p.add_argument('--samples', type=int, default=8); p.add_argument('--hidden', type=int, default=2048)
-    p.add_argument('--graph', type=int, default=1, help='layers, if they are small enough to share a graph'); p.add_argument('--truth', default=TRUTH, help='FLOP/s of products and of attention, bytes/s of fused operations and of messages, seconds of latency')
+    p.add_argument('--graph', type=int, default=1, help='layers, if they are small enough to share a graph'); p.add_argument('--truth', default='', help='FLOP/s of products and of attention, bytes/s of fused operations and of messages, seconds of latency')
     o = p.parse_args()
     import message_order
     from galvatron.runtime.launch import run_ranks

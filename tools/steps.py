@@ -119,7 +119,7 @@ def row_of(case, got, skip=3):
 
 def measure(case, steps=8, trace=False):
     "The row of a case; `oom` where it did not fit, `error` where it failed"
-    from galvatron.profile.model import is_oom
+    from galvatron.runtime.collectives import is_oom
     free()
     try: got = train(case, steps, trace)
     except Exception as e:

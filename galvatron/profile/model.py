@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['BESIDE', 'TIME_FIELDS', 'MEMORY_FIELDS', 'imagined', 'few_layers', 'Rank', 'passes', 'turns', 'middle', 'excess',
            'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'issue_ms', 'times', 'layer_point',
-           'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'is_oom', 'run_task',
-           'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'as_in_training',
-           'profile_model']
+           'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'run_task', 'build',
+           'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'as_in_training', 'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
 import fcntl,gc,hashlib,math,os,statistics,sys,tempfile,time,weakref
@@ -27,7 +26,7 @@ from .arguments import MEASURED,ProfileModelArgs,check_folder,points_of,widths_o
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
 from .hardware import device_facts,median_spread,once_ms
 from ..runtime import collectives
-from ..runtime.collectives import local
+from ..runtime.collectives import is_oom,local
 from ..runtime.groups import Place
 from ..runtime.launch import keep_memory
 from ..runtime.optim import AdamW,clip_grad_norm
@@ -462,10 +461,6 @@ def is_done(task:Task, m:ModelProfile, do:set)->bool:
     return all(k in have and (have[k].oom or all(getattr(have[k], f) is not None for f in fields)) for k in task.points)
 
 # %% ../../nbs/05_profile.model.ipynb #38ae1644
-def is_oom(e:BaseException)->bool:
-    "Whether an error says that memory ran out, on a GPU or a CPU"
-    return isinstance(e, (MemoryError, torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e).lower() for s in ('out of memory', "can't allocate memory"))
-
 _SETTLED_MS = 1500. # full load until the clock has come down
 
 def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool)->tuple: # Points, depth rows

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['start_all_gather', 'copy_in', 'reduce_out', 'gather_in', 'scatter_out', 'all_to_all', 'local', 'vocab_embed',
-           'compiled', 'fused', 'in_rows', 'put_back', 'vocab_cross_entropy', 'Call', 'count_collectives']
+           'compiled', 'is_oom', 'fused', 'in_rows', 'put_back', 'vocab_cross_entropy', 'Call', 'count_collectives']
 
 # %% ../../nbs/22_runtime.collectives.ipynb #81ded787
 import warnings
@@ -144,6 +144,10 @@ def compiled(f, **options):
     torch._dynamo.config.recompile_limit = max(64, torch._dynamo.config.recompile_limit)
     return torch.compile(f, **options)
 
+def is_oom(e:BaseException)->bool:
+    "Whether an error says that memory ran out, on a GPU or a CPU"
+    return isinstance(e, (MemoryError, torch.OutOfMemoryError)) or isinstance(e, RuntimeError) and any(s in str(e).lower() for s in ('out of memory', "can't allocate memory"))
+
 _compiled = {} # function -> its compiled form, or itself where compiling failed
 
 def fused(f, z:Tensor, *args):
@@ -153,7 +157,7 @@ def fused(f, z:Tensor, *args):
     try: return _compiled[f](z, *args)
     except Exception as e:
         if _compiled[f] is f: raise
-        if 'out of memory' in str(e): raise torch.OutOfMemoryError(f'no room for {f.__name__}: {e}') from e # uncompiled it needs more
+        if is_oom(e): raise torch.OutOfMemoryError(f'no room for {f.__name__}: {e}') from e # uncompiled it needs more
         warnings.warn(f'{f.__name__} runs uncompiled, slower and with temporaries: {type(e).__name__}: {str(e).splitlines()[0]}')
         _compiled[f] = f
         return f(z, *args)

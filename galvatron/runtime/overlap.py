@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MATMUL', 'ATTENTION', 'FUSED', 'LINK', 'LATENCY', 'OPTIONS', 'halve', 'by_sample', 'Chain', 'seconds', 'overlapped',
-           'Overlap']
+           'makespan', 'Overlap']
 
 # %% ../../nbs/23a_runtime.overlap.ipynb #4c8e8895
 import heapq, types
@@ -99,6 +99,21 @@ def overlapped(
             missing[u] -= 1
             missing[u] or free(u)
     return out
+
+# %% ../../nbs/23a_runtime.overlap.ipynb #e860e7ae
+def makespan(
+    nodes:list, # operations of a graph, in an order that respects its edges
+    times:dict=None, # seconds of each (default: about)
+)->tuple: # (seconds, of which nothing is computed)
+    "How long a machine takes that computes and carries messages at the same time"
+    now, link, exposed, arrival, times = 0., 0., 0., {}, times or {n: seconds(n) for n in nodes}
+    for n in nodes:
+        if _starts(n): arrival[n] = link = max(link, now)+times[n]
+        elif 'wait_tensor' in str(n.target):
+            there = arrival.get(n.all_input_nodes[0], now)
+            exposed, now = exposed+max(0., there-now), max(now, there)
+        else: now += times[n]
+    return max(now, link), exposed+max(0., link-now)
 
 # %% ../../nbs/23a_runtime.overlap.ipynb #585d8a84
 class Overlap(CustomGraphPass):
