@@ -1,7 +1,7 @@
 "The search against brute force, its monotonicity, and what it says where nothing fits. Quick: no processes, no torch."
 import re, subprocess, sys, time
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,8 +11,11 @@ from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
 from galvatron.search.engine import Config, Engine, banner, compare, explain, reasons, report, run_search, search
-from galvatron.search.solve import MOST, Chain, Solution, joins, least_budget, ordered, parts_of, placed, places, prepare, prices, solve
+from galvatron.search.bounds import least_budget
+from galvatron.search.join import MOST, joins, parts_of, placed, places
+from galvatron.search.solve import prepare, solve
 from galvatron.search.space import SearchArgs
+from galvatron.search.stage import Chain, Solution, brute_force, ordered, peaks, prices
 
 # ---- abstract problems -----------------------------------------------------------------------------------------------------------------
 
@@ -40,34 +43,9 @@ def random_chain(rng, most=30_000):
     budget = least_budget(c)[0]*(1+rng.choice([-0.1, 0, 0.02, 0.1, 0.3, 0.6, 3]))+1e-6
     if rng.random()<0.5:                                                                       # just enough, or not quite, for some plan in this order of its layers
         e = np.r_[0, np.sort(rng.choice(np.arange(1, L), P-1, replace=False)), L].astype(int)
-        budget = max(peaks(c, j, l, r, (k := np.array([rng.choice(np.flatnonzero(np.isfinite(c.time[t]).all(1))) for t in c.types[l:r]])), c.layout[k[0]]) for j, (l, r) in enumerate(zip(e, e[1:])))
+        budget = max(peaks(c, j, l, r, [rng.choice(np.flatnonzero(np.isfinite(c.time[t]).all(1))) for t in c.types[l:r]]) for j, (l, r) in enumerate(zip(e, e[1:])))
         budget = float(budget)*(1+rng.choice([1e-9, -1e-9]))
     return replace(c, budget=budget, cache={})
-
-def peaks(c, j, l, r, k, first):
-    "MiB of stage j with layers l..r-1 under strategies k [..., layers], moment by moment"
-    t, flight = c.types[l:r], c.flight[j]
-    held, act, gone, entry = c.states[t, k], c.activation[t, k], c.gone[t, k], c.arrive_mib[t[0], first]*(j>0)
-    full = held+flight*act
-    out = [c.base[j]+flight*entry + full.sum(-1) - gone[..., u+1:].sum(-1) + c.transient[t[u], k[..., u]] for u in range(r-l)]
-    out += [c.base[j]+c.floor[j]+flight*entry+full.sum(-1), c.others[j, 0]+(full-gone).sum(-1), c.others[j, 1]+entry+(held+act).sum(-1), c.others[j, 2]+c.after[t, k].sum(-1)]
-    return np.max(out, 0)
-
-def brute(c):
-    "The least iteration time, by trying everything"
-    S = np.array(list(product(*[np.flatnonzero(np.isfinite(c.time[t]).all(1)) for t in c.types])))
-    t, lay, best, L = c.types, c.layout[S], np.inf, c.n_layers
-    for cut in combinations(range(1, L), c.pp-1):
-        e, x, ok = (0, *cut, L), np.tile(c.fixed, (len(S), 1, 1)), np.ones(len(S), bool)
-        for j, (l, r) in enumerate(zip(e, e[1:])):
-            k, a, z = S[:, l:r], lay[:, l], lay[:, r-1]
-            x[:, j] += c.time[t[l:r], k].sum(1)
-            x[:, j, :2] += sum((c.move[t[i], lay[:, i], lay[:, i+1]] for i in range(l, r-1)), 0.0)
-            x[:, j, :2] += c.arrive[t[l-1], lay[:, l-1], a] if j else c.enter[a]
-            x[:, j, :2] += c.depart[t[r-1], z] if j<c.pp-1 else c.leave[z]
-            ok &= peaks(c, j, l, r, k, a) <= c.budget
-        if ok.any(): best = min(best, c.iteration(x[ok], c.wires[np.arange(c.pp-1), list(cut)]).min())
-    return best
 
 def value(c, s):
     "Iteration time of a solution, added up from scratch; asserts that it fits"
@@ -77,7 +55,7 @@ def value(c, s):
         k = np.array(s.layers[l:r])
         x[j] += c.time[t[l:r], k].sum(0)
         x[j, :2] += sum((c.move[t[i], lay[i], lay[i+1]] for i in range(l, r-1)), 0.0) + (c.arrive[t[l-1], lay[l-1], lay[l]] if j else c.enter[lay[l]]) + (c.depart[t[r-1], lay[r-1]] if j<c.pp-1 else c.leave[lay[r-1]])
-        assert peaks(c, j, l, r, k, lay[l]) <= c.budget+1e-6
+        assert peaks(c, j, l, r, k) <= c.budget+1e-6
     return float(c.iteration(x, c.wires[np.arange(c.pp-1), e[1:-1]]))
 
 @pytest.mark.parametrize('block', range(8))
@@ -86,7 +64,7 @@ def test_equals_brute_force(block):
     solved, polished = 0, 0
     for seed in range(50*block, 50*block+50):
         c = random_chain(np.random.default_rng(seed))
-        s, want = solve(c), brute(c)
+        s, want = solve(c), brute_force(c)
         assert np.isfinite(s.ms)==np.isfinite(want), (seed, s, want)
         assert (p := prepare(c)).bound <= want*(1+1e-9), (seed, p.bound, want)
         if c.pp>1 and seed%2==0 and (near := p.polish()).layers:
@@ -111,9 +89,9 @@ def test_superfluous_layouts():
         tile = lambda x, axes: np.tile(x, [2 if a in axes else 1 for a in range(x.ndim)])
         both = replace(c, **grown, gone=tile(c.gone, (1,)), layout=np.r_[c.layout, c.layout+C], move=tile(c.move, (1, 2))+pair, arrive=tile(c.arrive, (1, 2))+pair, depart=tile(c.depart, (1,))+one,
                        enter=np.maximum(tile(c.enter, (0,))+some*one, 0), leave=tile(c.leave, (0,))+one, arrive_mib=tile(c.arrive_mib, (1,)), cache={})
-        s, want = solve(both), brute(both)
+        s, want = solve(both), brute_force(both)
         assert np.isfinite(s.ms)==np.isfinite(want) and not (np.isfinite(want) and abs(s.ms-want) > 1e-9*want), (seed, s, want)
-        if some==1: assert (both.layouts()<C).all() and np.isclose(want, brute(c), rtol=1e-9)
+        if some==1: assert (both.layouts()<C).all() and np.isclose(want, brute_force(c), rtol=1e-9)
         dropped += 2*C-len(both.layouts())
     assert dropped > 30
 
@@ -124,17 +102,17 @@ def test_largest_small_problems():
         while True:
             c = random_chain(rng, 8**6)
             if (c.pp, c.n_layers, c.time.shape[1])==(3, 6, 8): break
-        s, want = solve(c), brute(c)
+        s, want = solve(c), brute_force(c)
         assert s.ms==want==np.inf or abs(s.ms-want) <= 1e-9*want
 
 def test_labels_of_different_layouts(monkeypatch):
     "However few labels there are, comparing those of different layouts keeps a best one (a comparison that forgets what moving costs fails three of these)"
-    import galvatron.search.solve as module
+    import galvatron.search.stage as module
     monkeypatch.setattr(module, 'CROWD', 0)
     solved = 0
     for seed in range(700):
         c = random_chain(np.random.default_rng(seed), 4000)
-        if c.pp>1 or not np.isfinite(want := brute(c)): continue
+        if c.pp>1 or not np.isfinite(want := brute_force(c)): continue
         s, solved = solve(c), solved+1
         assert abs(s.ms-want) <= 1e-9*want and abs(s.bound-want) <= 1e-9*want and abs(value(c, s)-want) <= 1e-9*want, (seed, s, want)
     assert solved > 150
@@ -147,7 +125,7 @@ def test_places_hold_for_fewer_micro_batches():
         if c.pp==1: continue
         for m, M in ((c.pp+1, c.pp+4), (2*c.pp, 5*c.pp)):
             few = replace(c, kind='pipedream_flush', chunks=m, cache={})
-            if not np.isfinite(want := brute(few)): continue
+            if not np.isfinite(want := brute_force(few)): continue
             bound = placed(replace(few, chunks=M, cache={})).join(1.2*want/m*M, any_last=True)[0]
             tried, near = tried+1, near+(bound/M > 0.9*want/m)
             assert bound/M <= want/m*(1+1e-9), (seed, bound/M, want/m)
@@ -158,10 +136,10 @@ def test_joined_stages_equal_brute_force():
     tight, plain = 0, 0
     for seed in range(120):
         c = random_chain(np.random.default_rng(seed), 4000)
-        if c.pp==1 or not joins(c) or not np.isfinite(want := brute(c)): continue
+        if c.pp==1 or not joins(c) or not np.isfinite(want := brute_force(c)): continue
         asked, parts = replace(c, cache={}), parts_of(c)[0]
         asked.iteration = lambda x, wires: places(c, v := np.einsum('njt,jtp->njp', x, parts), wires).max(-1)+v[..., MOST].max(-1)
-        least, limit, p = brute(asked), want*1.05, prepare(c)
+        least, limit, p = brute_force(asked), want*1.05, prepare(c)
         assert least <= want*(1+1e-9), seed
         bound, plans = p.join(limit)
         assert min(least, limit)*(1-1e-9) <= bound <= want*(1+1e-9), (seed, least, bound, want)
@@ -173,7 +151,7 @@ def test_joined_stages_equal_brute_force():
 
 def test_what_displaces_contents_is_not_left_out(monkeypatch):
     "Times that joined stages do not count (`finish` of later stages) or weigh differently: each number that contents or labels are compared in is needed, and what displaces another stays, whatever paths say of it"
-    import galvatron.search.solve as module
+    import galvatron.search.join as module
     for seed in (32, 74, 76, 91, 119, 143, 197, 213, 342, 526, 610, 636, 752):  # each of these fails without one of the numbers, or where paths leave out contents for times that these do not see
         rng = np.random.default_rng(seed)
         P, K = int(rng.integers(2, 4)), int(rng.integers(2, 5))
@@ -183,7 +161,7 @@ def test_what_displaces_contents_is_not_left_out(monkeypatch):
                   rng.random((P, 4))*rng.choice([0, 1, 4]), z(P), z(P), np.full((P, 3), -np.inf), np.inf, P, int(rng.integers(1, 9)), ('gpipe', 'pipedream_flush')[rng.integers(2)])
         c = replace(c, budget=least_budget(c)[0]*rng.choice([1.05, 1.2, 1.5, 4])+1e-6, cache={})
         assert joins(c)
-        want = brute(c)
+        want = brute_force(c)
         for more, narrow in ((1.003, 0.01), (1.02, 0.01), (1.02, 1.0)):     # a wide window needs `most` in labels as well
             monkeypatch.setattr(module, 'NARROW', narrow)
             assert prepare(c).join(want*more)[0] <= want*(1+1e-9), (seed, more, narrow)
@@ -211,19 +189,19 @@ def test_width_limit_gives_certificate():
     for seed in range(60):
         c = random_chain(np.random.default_rng(seed))
         if c.pp==1: continue
-        want, p = brute(c), prepare(c)
+        want, p = brute_force(c), prepare(c)
         p.sketch()
         s = p.prove(width=2)
         if np.isfinite(want): assert s.bound <= want*(1+1e-9) and s.ms >= want*(1-1e-9)
 
 def test_short_enumerations_give_certificates(monkeypatch):
     "Lists that are cut lose the proof, never the truth of the bound"
-    import galvatron.search.solve as module
+    import galvatron.search.stage as module
     monkeypatch.setattr(module, 'LIMIT', 12)
     cut = 0
     for seed in range(120):
         c = random_chain(np.random.default_rng(seed))
-        want, s = brute(c), solve(c)
+        want, s = brute_force(c), solve(c)
         if np.isfinite(want): assert s.bound <= want*(1+1e-9) and s.ms >= want*(1-1e-9), seed
         cut += s.bound < s.ms*(1-1e-9)
     assert cut > 3
@@ -299,7 +277,7 @@ def test_moments_are_those_of_predict():
             p = predict(Plan(tuple(e.strategies(pp)[i] for i in k), v, pp, tuple(int(n) for n in np.diff(cuts)), kind, chunks, table.micro*chunks), pricer=e.pricer)
             for j, (l, r) in enumerate(zip(cuts, cuts[1:])):
                 want = (p.stages[j].peak_mib-p.stages[j].context)/(1+RESERVE)
-                assert abs(peaks(c, j, l, r, k[l:r], c.layout[k[l]])-want) <= 1e-9*want, (family, p.plan, j)
+                assert abs(peaks(c, j, l, r, k[l:r])-want) <= 1e-9*want, (family, p.plan, j)
             seen.add((pp>1, chunks>1, kind))
     assert len(seen)>=5, seen
 
@@ -411,7 +389,7 @@ def test_no_plan_is_below_the_bound_that_knows_the_order():
         if c.pp>1: continue
         c = replace(c, gone=-2*rng.random(c.gone.shape), transient=4*rng.random(c.transient.shape), cache={})
         c = replace(c, budget=least_budget(c)[0]*(1.01+0.1*rng.random()), cache={})
-        if not np.isfinite(want := brute(c)): continue
+        if not np.isfinite(want := brute_force(c)): continue
         assert abs(solve(c).ms-want) <= 1e-9*want
         problem = prepare(c)
         ps = prices(problem.stage)
@@ -422,12 +400,12 @@ def test_no_plan_is_below_the_bound_that_knows_the_order():
 
 def test_a_hasty_sketch_is_made_good(monkeypatch):
     "Without any effort a sketch is a plan that fits; the proof that follows is exact"
-    monkeypatch.setattr('galvatron.search.solve.HURRY', -1.0); monkeypatch.setattr('galvatron.search.solve.HASTE', 1)
+    monkeypatch.setattr('galvatron.search.stage.HURRY', -1.0); monkeypatch.setattr('galvatron.search.stage.HASTE', 1)
     hasty = 0
     for seed in range(120):
         c = random_chain(np.random.default_rng(seed))
         if c.pp>1: continue
-        want, p = brute(c), prepare(c)
+        want, p = brute_force(c), prepare(c)
         s = p.sketch()
         assert bool(s.layers)==np.isfinite(want) and s.bound <= want*(1+1e-9) and (not s.layers or abs(value(c, s)-s.ms) <= 1e-9*s.ms)
         hasty += s.ms > want*(1+1e-6)

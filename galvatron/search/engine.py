@@ -27,9 +27,12 @@ from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight,
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
-from .solve import FAR, NEVER, PER_MICRO, RUNG, STEP, Chain, Effort, Pipeline, Single, Solution, Spent, again, can_fit, edge_bounds, least_budget, mean_paths, placed, prefix_suffix, prepare, settles, slowest_stage, solve
+from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
+from .join import again, placed, settles
+from .solve import FAR, RUNG, Pipeline, prepare, solve
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
+from .stage import NEVER, PER_MICRO, STEP, Chain, Effort, Single, Solution, Spent
 
 # %% ../../nbs/12_search.engine.ipynb #938932b5
 @dataclass(frozen=True, order=True)
