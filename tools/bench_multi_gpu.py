@@ -236,12 +236,13 @@ def budgets(args, world, rank, save):
             if late.item(): continue
             row, t = dict(model=case.model, budget_gib=gib, plan=json.loads(plan), predicted=said, tokens=case.batch*spec.seq), time.time()
             try:
-                got = run_plan(spec, Plan.from_json(plan), options, 3 if args.tiny else 6)
+                got = run_plan(spec, Plan.from_json(plan), options, 3 if args.tiny else 6, trace=args.trace)
                 every = [None]*world
                 dist.all_gather_object(every, got)
                 ms = sorted(got['ms'][2:] or got['ms'])
                 row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], reserved_mib=[e.get('reserved', 0.) for e in every], allocated_mib=[e.get('allocated', 0.) for e in every], left_mib=[e.get('left', 0.) for e in every], seconds=time.time()-t)
                 row['mfu'] = spec.step_flops(case.batch)/row['ms']*1e3/world/989e12
+                if args.trace: row['trace'] = [e['trace'] for e in every]
             except Exception as e: row['error'] = f'{type(e).__name__}: {e}'[-500:]
             rows[f'{case.model}, {gib} GiB: {name}'] = row
             if rank==0: print(f"  {case.model} {gib} GiB {name:16s}", row.get('error') or f"{row['ms']:8.1f} ms  MFU {row['mfu']:.1%}  predicted {said.get('ms', 0):.1f} ({said.get('ms', 0)/row['ms']-1:+.1%}), reserved {max(row['reserved_mib']):.0f}, predicted {[round(a-c) for a,c in zip(said.get('mib', []), said.get('context_mib', []))]}, {row['seconds']:.0f} s, {said.get('source') or said}", flush=True)
@@ -266,10 +267,11 @@ def profile_one(out, names, n, tiny, compiled):
         print(f'  {name}: profiled in {time.time()-t:.0f} s', flush=True)
 
 def trainers(args, n):
-    "torchtitan in turn with ours: sharded over all GPUs, and tensor parallel"
+    "torchtitan in turn with ours, under each plan that both know"
     from rivals import run
     rows, case = [], Case.parse('llama-1b-32k 8x4096', args.tiny)
-    for plan,theirs in (('zero3', 'torchtitan'), ('tp-sp', 'torchtitan-tp')):
+    for plan,theirs in {'zero3': 'torchtitan', 'tp-sp': 'torchtitan-tp', 'pp-1f1b x8': 'torchtitan-pp', 'ddp': 'torchtitan-ddp', 'zero2': 'torchtitan-zero2'}.items():
+        if args.plans and plan not in args.plans.split(','): continue
         for who in ('ours', theirs)*args.turns:
             t = time.time()
             if who!='ours': row = run(who, case, 4 if args.tiny else 12, 90, n)
@@ -280,7 +282,7 @@ def trainers(args, n):
                 row = json.loads((own/'multi_gpu.json').read_text())['speed'][plan]
                 row = dict(tokens_s=row['tokens_s_gpu'], ms=row['ms'], reserved_mib=max(map(float, row['reserved_mib'])) if row['reserved_mib'][0] else 0.) if 'ms' in row else row
             rows.append(dict(plan=plan, who=who, seconds=time.time()-t, **{k: row[k] for k in ('tokens_s', 'ms', 'reserved_mib', 'error') if k in row}))
-            print(f"  {plan:6s} {who:14s}", rows[-1].get('error') or f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s", flush=True)
+            print(f"  {plan:10s} {who:16s}", rows[-1].get('error') or f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s", flush=True)
     return rows
 
 def restart(args, n):

@@ -5,10 +5,10 @@
     python tools/rivals.py ours 'llama-1b 4x4096'
 
 All keep fp32 weights, gradients and moments and compute in bf16, clip to norm 1, and get the same random tokens. The options are those that are fastest for the other trainer:
-torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first. Under torchrun it shards over all ranks (FSDP2), or with
-`torchtitan-tp` shares layers by tensor parallelism with sequence parallelism; tokens/s are then those of one GPU.
+torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first. Under torchrun it shards over all ranks (FSDP2); `torchtitan-zero2`
+keeps gathered weights for the backward, `-ddp` replicates, `-tp` shares layers by tensor parallelism with sequence parallelism, `-pp` makes a pipeline (1F1B, micro-batches of one sample); tokens/s are then those of one GPU.
 """
-import json, os, sys, tempfile, time
+import inspect, json, os, sys, tempfile, time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -67,9 +67,25 @@ def prepare_titan():
         torch._utils._get_available_device_type = lambda: 'cpu'
         import torchtitan.components.metrics as m
         m.DeviceMemoryMonitor = lambda *a: N(device_name='cpu', device_capacity_gib=0., reset_peak_stats=lambda: None, get_peak_stats=lambda: N(max_reserved_gib=0., max_reserved_pct=0.))
+    from torch.distributed.pipelining.schedules import PipelineScheduleSingle as Schedule
+    if 'arg_mbs' not in inspect.signature(Schedule.step).parameters: Schedule.step = step_in_pieces
     if 'RANK' not in os.environ: os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=os.environ.get('MASTER_PORT', '29531'))
 
-def titan_config(case, spec, attention, graphs, tp, folder):
+def step_in_pieces(self, *, arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs, return_outputs):
+    "A step of PyTorch's pipeline schedule for micro-batches that are already apart, which a PyTorch newer than 2.13 takes itself"
+    self._stage.clear_runtime_states()
+    loss_fn = self._loss_fn
+    self._loss_fn = lambda *a: (lambda out: out[0] if isinstance(out, tuple) else out)(loss_fn(*a, **loss_kwargs))
+    more = dict(return_outputs=return_outputs) if 'return_outputs' in inspect.signature(self._step_microbatches).parameters else {}
+    try: return self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, **more)
+    finally: self._loss_fn = loss_fn
+
+def titan_plan(name, world):
+    "torchtitan's words for a plan over all ranks"
+    return {'': {}, 'zero2': dict(fsdp_reshard_after_forward='never'), 'ddp': dict(data_parallel_replicate_degree=world, data_parallel_shard_degree=1),
+            'tp': dict(tensor_parallel_degree=world), 'pp': dict(pipeline_parallel_degree=world, pipeline_parallel_schedule='1F1B', pipeline_parallel_microbatch_size=1)}[name]
+
+def titan_config(case, spec, attention, graphs, plan, local, folder):
     from dataclasses import dataclass
     from torchtitan.components.dataloader import BaseDataLoader
     from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
@@ -98,24 +114,25 @@ def titan_config(case, spec, attention, graphs, tp, folder):
     if torch.__version__>="2.12": loss = ChunkedLossWrapper.Config(loss_fn=loss)            # with 2.11 its backward reads weights that FSDP2 has let go
     return Trainer.Config(model_spec=titan_spec(spec, attention), loss=loss,
         tokenizer=NoTokenizer.Config(), dataloader=NoData.Config(), optimizer=default_adamw(lr=1e-4), dump_folder=folder,
-        parallelism=ParallelismConfig(tensor_parallel_degree=tp, spmd_backend='partial_dtensor'), # the others need a newer PyTorch than 2.11
-        training=TrainingConfig(local_batch_size=case.batch*tp//case.chunks//int(os.environ['WORLD_SIZE']), global_batch_size=case.batch, seq_len=spec.seq, steps=1000, disable_cuda_graphs=not graphs),
+        parallelism=ParallelismConfig(**plan, spmd_backend='partial_dtensor'), # the others need a newer PyTorch than 2.11
+        training=TrainingConfig(local_batch_size=local, global_batch_size=case.batch, seq_len=spec.seq, steps=1000, disable_cuda_graphs=not graphs),
         metrics=MetricsProcessor.Config(log_freq=10**6), activation_checkpoint=None, compile=CompileConfig(enable=case.compile), debug=DebugConfig(enable_structured_logging=False))
 
-def titan(case, steps, attention='sdpa', graphs=True, shared=False):
+def titan(case, steps, attention='sdpa', graphs=True, plan=''):
     "Steps by torchtitan's Trainer"
     prepare_titan()
     rank, world = int(os.environ['RANK']), int(os.environ['WORLD_SIZE'])
-    tp = world if shared else 1
+    shared = plan in ('tp', 'pp') # all ranks work on the same samples
+    local = case.batch//case.chunks//(1 if shared else world)
     import torch
     from torchtitan.trainer import Trainer
     spec = case.spec
     with tempfile.TemporaryDirectory() as folder:
         begin = time.perf_counter()
-        t = Trainer(titan_config(case, spec, attention, graphs, tp, folder))
-        data, n = Random(spec.vocab, spec.seq), case.batch*tp//case.chunks//world
+        t = Trainer(titan_config(case, spec, attention, graphs and plan!='pp', titan_plan(plan, world), local, folder)) # a pipeline allows no CUDA graphs
+        data, n = Random(spec.vocab, spec.seq), 1 if plan=='pp' else local
         first = 0 if shared else rank*n
-        rows = [torch.utils.data.default_collate([data[(k*n*world//tp+first+i)%len(data)] for i in range(n)]) for k in range(8)]
+        rows = [torch.utils.data.default_collate([data[(k*n*(1 if shared else world)+first+i)%len(data)] for i in range(n)]) for k in range(8)]
         rows = [{k: v.pin_memory() if torch.cuda.is_available() else v for k,v in r.items()} for r in rows]
         def batches():
             k = 0
@@ -125,8 +142,8 @@ def titan(case, steps, attention='sdpa', graphs=True, shared=False):
                 if attention!='sdpa': inputs['positions'] = torch.arange(spec.seq).expand(n, -1)
                 yield inputs, r['labels']
         it, build, losses = batches(), time.perf_counter()-begin, []
-        inner = t.fwd_bwd_fn
-        t.fwd_bwd_fn = lambda *a: (losses.append(inner(*a)), losses[-1])[1]
+        inner = t.forward_backward_step
+        t.forward_backward_step = lambda **a: (losses.append(inner(**a)), losses[-1])[1]
         clock = Clock()
         for t.step in range(2, steps+2): # step 1 would be logged
             t.train_step(it)
@@ -167,7 +184,7 @@ def hf(case, steps):
 
 def block(who, case, steps):
     if who=='ours': return row_of(case, train(case, steps))
-    got = hf(case, steps) if who=='hf' else titan(case, steps, 'flex' if 'flex' in who else 'sdpa', 'nograph' not in who, '-tp' in who)
+    got = hf(case, steps) if who=='hf' else titan(case, steps, 'flex' if 'flex' in who else 'sdpa', 'nograph' not in who, next((p for p in ('zero2', 'ddp', 'tp', 'pp') if who.endswith(f'-{p}')), ''))
     row, n = row_of(case, got), int(os.environ.get('WORLD_SIZE', 1))
     return row | dict(tokens_s=row['tokens_s']/n, mfu=row['mfu']/n)
 

@@ -47,7 +47,7 @@ class Case:
     def spec(self):
         from galvatron.model_spec import ModelSpec
         family, size, more = MODELS[self.model]
-        if self.tiny: return ModelSpec.from_size(family, size, 4, max(16, self.seq//64), **TINY[family])
+        if self.tiny: return ModelSpec.from_size(family, size, 4, max(16, self.seq//64), **more | TINY[family])
         return ModelSpec.from_size(family, size, self.layers or None, self.seq, **more)
 
     @property
