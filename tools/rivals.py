@@ -9,6 +9,7 @@ torchtitan's language models attend with FlexAttention as shipped (`torchtitan-f
 keeps gathered weights for the backward, `-ddp` replicates, `-tp` shares layers by tensor parallelism with sequence parallelism, `-pp` makes a pipeline (1F1B, micro-batches of one sample); tokens/s are then those of one GPU.
 """
 import inspect, json, os, sys, tempfile, time
+from functools import partialmethod
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -67,8 +68,10 @@ def prepare_titan():
         torch._utils._get_available_device_type = lambda: 'cpu'
         import torchtitan.components.metrics as m
         m.DeviceMemoryMonitor = lambda *a: N(device_name='cpu', device_capacity_gib=0., reset_peak_stats=lambda: None, get_peak_stats=lambda: N(max_reserved_gib=0., max_reserved_pct=0.))
+    from torch.distributed.pipelining import PipelineStage
     from torch.distributed.pipelining.schedules import PipelineScheduleSingle as Schedule
     if 'arg_mbs' not in inspect.signature(Schedule.step).parameters: Schedule.step = step_in_pieces
+    if 'get_mesh' not in inspect.signature(PipelineStage).parameters: PipelineStage.__init__ = partialmethod(meshless, PipelineStage.__init__)
     if 'RANK' not in os.environ: os.environ.update(RANK='0', WORLD_SIZE='1', LOCAL_RANK='0', LOCAL_WORLD_SIZE='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=os.environ.get('MASTER_PORT', '29531'))
 
 def step_in_pieces(self, *, arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs, return_outputs):
@@ -79,6 +82,10 @@ def step_in_pieces(self, *, arg_mbs, kwarg_mbs, target_mbs, losses, loss_kwargs,
     more = dict(return_outputs=return_outputs) if 'return_outputs' in inspect.signature(self._step_microbatches).parameters else {}
     try: return self._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, **more)
     finally: self._loss_fn = loss_fn
+
+def meshless(self, init, *args, get_mesh=None, **kwargs):
+    "A stage of PyTorch 2.11, which is not told of meshes"
+    init(self, *args, **kwargs)
 
 def titan_plan(name, world):
     "torchtitan's words for a plan over all ranks"
