@@ -208,11 +208,16 @@ def strategy_runs(self:Plan,
 
 # %% ../nbs/00_plan.ipynb #3c3e2509
 @patch
-def text(self:Plan, world_size:int)->str:
+def text(self:Plan,
+    world_size:int|None=None, # Ranks; default: those of the provenance
+)->str: # For example `2-2*-2 x3, 2-1-4f-c || 2-1-4 x4`
     "Short form: runs of layers with a comma between them, stages with `||`"
-    n,stages = self.stage_size(world_size),[[] for _ in range(self.pp_deg)]
-    for r,s in self.strategy_runs(by_stage=True):
-        stages[self.stage_of(r[0])].append(s.text(self.pp_deg, n)+(f' x{len(r)}' if len(r)>1 else ''))
+    world = world_size or self.provenance.get('world_size')
+    if not world: raise GalvatronError('text of a plan: say for how many ranks (world_size); this plan does not know it')
+    n,stages = self.stage_size(world),[[] for _ in range(self.pp_deg)]
+    for (stage,name),run in groupby(range(self.n_layers), lambda i: (self.stage_of(i), self.layers[i].text(self.pp_deg, n))):
+        times = len(list(run))
+        stages[stage].append(name+(f' x{times}' if times>1 else ''))
     return ' || '.join(', '.join(o) for o in stages)
 
 # %% ../nbs/00_plan.ipynb #65543003
@@ -233,7 +238,10 @@ def from_text(cls:Plan,
         div.append(len(layers)-start)
     if len(sizes)>1 or sizes!={(len(div), max(sizes)[1])}:
         raise GalvatronError(f"plan {text!r}: its names speak of {' and '.join(f'{p} stages of {n} ranks' for p,n in sorted(sizes))}, and it has {len(div)} stages (stages are separated by ||)")
-    return cls(layers, pp_deg=len(div), pp_division=div, **kwargs)
+    world = len(div)*max(sizes)[1]
+    said = {'world_size':world} | kwargs.pop('provenance', {})
+    if said['world_size']!=world: raise GalvatronError(f"plan {text!r}: its names speak of {world} ranks, its provenance of {said['world_size']}")
+    return cls(layers, pp_deg=len(div), pp_division=div, provenance=said, **kwargs)
 
 # %% ../nbs/00_plan.ipynb #3f21206c
 def actions(

@@ -178,6 +178,7 @@ def test_round_trips(seed, tmp_path):
     same = lambda ls: [(l if l.dp(world//p.pp_deg)>1 else LayerStrategy(l.width, l.ulysses, True, l.dp_type, l.recompute)) for l in ls]
     r = Plan.from_text(p.text(world), **short) # strided groups of a whole stage are neighbours
     assert same(r.layers)==same(p.layers) and r.pp_division==p.pp_division
+    assert r.text()==p.text(world) and Plan.load(r.save(tmp_path/'c.json')).text()==p.text(world) # with as many ranks, and nobody has to say how many
     assert str(p) and p.table(world).count('\n')==len(p.strategy_runs(by_stage=True))+2
 
 @pytest.mark.parametrize('text', ['\r\n', '\t', '   // a comment\n', '\n\n'])
