@@ -146,7 +146,7 @@ def test_t5_has_two_types():
 
 @pytest.mark.parametrize('n', [3, 4])
 def test_gloo_sweep(n, tmp_path):
-    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=16, max_call_ms=1e4, output_dir=str(tmp_path), timeout=120)) # however slow the machine is, both sizes
+    hw = profile_hardware(ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', end_mb=1, scale=13+n, max_call_ms=1e4, output_dir=str(tmp_path), timeout=120)) # however slow the machine is, both sizes; 17 times 64 KiB are more than 1 MiB
     assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]}
     assert all(t.bytes==(2**16,2**20) and min(t.ms)>0 for t in hw.tables.values()) and set(hw.overlap)==set(OPS)
     assert all(v>=1 for pair in hw.overlap.values() for v in pair) and all(type(b) is int for row in hw.to_rich()['tables'] for b in row['bytes'])
@@ -258,13 +258,14 @@ def test_port_in_use(tmp_path):
         assert 'in use' in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path), master_port=str(s.getsockname()[1])))
 
 def test_nccl_tests(tmp_path):
-    a = ProfileHardwareArgs(num_gpus_per_node=4, device='cuda', backend='nccl', nccl_test_dir=str(tmp_path), end_mb=1)
+    a = ProfileHardwareArgs(num_gpus_per_node=4, device='cuda', backend='nccl', nccl_test_dir=str(tmp_path), end_mb=10, scale=3)
     assert 'all_reduce_perf' in (m := says(hardware.find_nccl_tests, a)) and '--backend torch' in m
     for prog in hardware.NCCL_TESTS.values(): # programs that print what theirs print
-        (tmp_path/prog).write_text('#!/bin/sh\necho "# nThread 1"\nfor b in 65536 131072 1048576; do echo "  $b 16 float sum -1 38.0 1.7 3.0 0 38.2 1.7 3.0 0"; done\n')
+        (tmp_path/prog).write_text('#!/bin/sh\necho "# nThread 1"\nb=$2; while [ $b -le $4 ]; do echo "  $b 16 float sum -1 38.0 1.7 3.0 0 38.2 1.7 3.0 0"; b=$((b*$6)); done\n')
         (tmp_path/prog).chmod(stat.S_IRWXU)
     rows = hardware.nccl_tables(a)
-    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and {(r['size'],r['stride']) for r in rows}=={(4,1),(2,1),(2,2)} and rows[0]['ms']==[.038]*3 and rows[0]['bytes'][-1]==2**20
+    assert {(r['op'],r['size']) for r in rows}=={(o,n) for o in OPS for n in (4,2)} and {(r['size'],r['stride']) for r in rows}=={(4,1),(2,1),(2,2)} and rows[0]['ms']==[.038]*6
+    assert all(r['bytes']==hardware.message_sizes(10, 3) for r in rows) # the program ran twice: from 64 KiB, and from 1 MiB on
     (tmp_path/'all_reduce_perf').write_text('#!/bin/sh\necho "Test NCCL failure" >&2; exit 3\n')
     assert 'Test NCCL failure' in says(hardware.nccl_tables, a)
 

@@ -9,7 +9,7 @@ __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'looked_up', 'within', 'check_ar
            'tables_of', 'table_of', 'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep',
            'context_mib', 'contention', 'thread_ms', 'sharding_ms', 'sweep', 'resolve', 'check_port',
            'check_hardware_files', 'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests',
-           'parse_nccl', 'nccl_hosts', 'run_nccl', 'nccl_tables']
+           'parse_nccl', 'nccl_hosts', 'run_nccl', 'stretches', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
 import json,math,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
@@ -90,10 +90,10 @@ def message_sizes(
     end_mb:int, # Largest size (MiB)
     scale:int=2, # Factor between sizes
 )->list: # Bytes
-    "Sizes of a table: from 64 KiB by `scale` up to `end_mb`, whole numbers throughout"
+    "Sizes of a table: from 64 KiB by `scale`, and by `scale` again from 1 MiB up to `end_mb`"
     out = [2**16]
-    while out[-1]*scale<=end_mb*MIB: out.append(out[-1]*scale)
-    return out
+    while out[-1]<end_mb*MIB: out.append(out[-1]*scale if out[-1]>=MIB else min(out[-1]*scale, MIB))
+    return out if out[-1]<=end_mb*MIB else out[:-1]
 
 # %% ../../nbs/04_profile.hardware.ipynb #2e423855
 def groups_to_measure(
@@ -657,16 +657,25 @@ def run_nccl(cmd:list, gpus:int, a:ProfileHardwareArgs)->str: # What it printed
     return r.stdout
 
 # %% ../../nbs/04_profile.hardware.ipynb #f11f101f
+def stretches(
+    sizes:list, # Bytes, ascending
+    scale:int, # Factor
+)->list: # of lists
+    "The same in stretches in which each is `scale` times the one before"
+    cuts = [0, *(i for i in range(1, len(sizes)) if sizes[i]!=scale*sizes[i-1]), len(sizes)]
+    return [sizes[i:j] for i,j in zip(cuts, cuts[1:])]
+
+# %% ../../nbs/04_profile.hardware.ipynb #2ac5f54f
 def nccl_tables(a:ProfileHardwareArgs)->list:
     "Run nccl-tests over every kind of group, as many of its ranks on a node as plans put there"
     found,W,g,hosts,out = find_nccl_tests(a),a.num_nodes*a.num_gpus_per_node,a.num_gpus_per_node,nccl_hosts(a),[]
     chains = {link_group(i, k, W//k, g) for k in pipelines(W, a) for i in range(k-1)}
-    kinds = [(op,n,d) for n,d in groups_to_measure(W, g) for op in OPS[:4]] + [('p2p',n,d) for n,d in sorted(chains)]
+    kinds,sizes = [(op,n,d) for n,d in groups_to_measure(W, g) for op in OPS[:4]] + [('p2p',n,d) for n,d in sorted(chains)],stretches(message_sizes(a.end_mb, a.scale), a.scale)
     for op,n,d in kinds:
         gpus = ranks_per_node(n, d, g)
         if n//gpus>a.num_nodes: continue # groups that are cut unevenly by nodes: nccl-tests wants as many ranks on each
         mpi = [str(Path(a.mpi_path)/'bin'/'mpirun'), '--allow-run-as-root', '-np', str(n//gpus), '-H', ','.join(hosts[:n//gpus])] if n>gpus else []
-        text = run_nccl([*mpi, found[op], '-b', '64K', '-e', f'{a.end_mb}M', '-f', str(a.scale), '-g', str(gpus)], gpus, a)
+        text = ''.join(run_nccl([*mpi, found[op], '-b', str(s[0]), '-e', str(s[-1]), '-f', str(a.scale), '-g', str(gpus)], gpus, a) for s in sizes)
         out.append(dict(op=op, size=n, stride=d, **parse_nccl(text, op, n)))
         if op=='p2p': out.append({**out[-1], 'op':'p2p_both'}) # a ring in which each rank sends and receives: both ways is what it measures, and one way is no slower
     return out
