@@ -2,6 +2,7 @@
 import re, subprocess, sys, time
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -585,6 +586,12 @@ def test_profiles_from_files(tmp_path, monkeypatch):
     folders = {f'{k}_path': str(tmp_path/'hardware_configs') for k in ('allreduce_bandwidth_config', 'p2p_bandwidth_config', 'overlap_coe', 'sp_time')}
     assert abs(run(time_profiling_path='times', memory_profiling_path='configs', **folders).plans[0].ms-documented) <= 1e-9*documented
     with pytest.raises(GalvatronError, match='none'): run(time_profiling_path='none', memory_profiling_path='none')
+
+def test_benchmark_says_how_it_is_used():
+    "and measures nothing when it is asked, or asked for something that it does not know"
+    for word, rc in (('--help', 0), ('fast', 2)):
+        p = subprocess.run([sys.executable, Path(__file__).parent.parent/'tools'/'bench_search.py', word], capture_output=True, text=True, timeout=60)
+        assert p.returncode==rc and 'quick' in p.stdout+p.stderr and 'configurations' not in p.stdout
 
 # ---- a profile that is not complete ----------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-"How long the search takes, and how that grows: python tools/bench_search.py [quick]"
-import resource, sys, time
+"How long the search takes, and how that grows"
+import argparse, resource, time
 
 from galvatron.model_spec import ModelSpec
 from galvatron.profile.files import HardwareProfile, ModelProfile
@@ -50,5 +50,8 @@ def growth():
     for most in (64, 640, 10240): run(f'batches 8..{most} (llama-7b, 8 GPUs, 24 GB)', llama7b, **base|dict(settle_bsz=-1, max_bsz=most))
 
 if __name__=='__main__':
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument('what', nargs='?', choices=['quick', 'all'], default='all', help='quick: the cases only, about 15 s; all: harder ones and growth too, minutes (default)')
+    what = p.parse_args().what
     cases()
-    if 'quick' not in sys.argv: hard(); growth()
+    if what=='all': hard(); growth()
