@@ -6,9 +6,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from equal import CONFIGS, SEQ, assert_replicas_equal, batch, box, held, spec_of, whole as put_together
-from galvatron import model_spec
 from galvatron.cost.pipeline import in_flight
-from galvatron.model_spec import ModelSpec
+from galvatron.model_spec import LayerType, ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.collectives import count_collectives, local
 from galvatron.runtime.groups import Place
@@ -234,7 +233,7 @@ def compiled_layers():
         return graph
     inductor, backends = torch.compile, [aot_autograd(fw_compiler=f, bw_compiler=f) for f in (functools.partial(ordered, o) for o in (None, OPTIONS))]
     def lowered(f, dynamic=None, options=None): return inductor(f, dynamic=dynamic, backend=backends[options is OPTIONS])
-    torch.compile, least, model_spec.HALF = lowered, model_spec.HALF, 0. # small layers on two halves too
+    torch.compile, least, LayerType.halves_from = lowered, LayerType.halves_from, lambda t, width: 2 # small layers on two halves too
     try:
         plan = Plan((S(2), S(2), S(2), S(2, ulysses=True), S(2, recompute=True), S(2)), V(2), chunks=2, global_bsz=8)
         losses = {}
@@ -259,7 +258,7 @@ def compiled_layers():
         pipeline = Pipeline(StageModel(ModelSpec.from_hf(dict(CONFIGS['gpt'], n_layer=1, attn_pdrop=.1), seq=SEQ), Plan((S(2),), V(2), global_bsz=8), RunOptions('fp64', compile=True)))
         pipeline.step(rows(pipeline.model))
         assert not dynamo.utils.counters['stats']
-    finally: torch.compile, model_spec.HALF = inductor, least
+    finally: torch.compile, LayerType.halves_from = inductor, least
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
          gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_at_a_time]

@@ -211,9 +211,10 @@ def test_a_compiled_layer_hides_part_of_its_exchanges():
     assert price(plan(), RunOptions(compile=True), profile=profile).iteration_ms==price(plan()).iteration_ms # width one exchanges nothing
 
 def test_gradients_of_a_compiled_layer_are_fresh_together():
-    "Its backward returns all of them at its end; a layer as written lets each go before the next"
-    def fresh(compile): return layer_cost(S(8), 0, Pricer(SPEC, HARDWARE, replace(PROFILE, meta=dict(compile=compile)), RunOptions(compile=compile)).setting(1, 8, True)).turn[2]
-    assert fresh(False) < fresh(True) == pytest.approx(SPEC.layer_types[0].local_params(8)*2/2**20)
+    "Its backward returns all of them at its end; a layer as written lets each go before the next, unless they wait to be added up together"
+    def fresh(compile, accumulate=False, precision='bf16'): return layer_cost(S(8), 0, Pricer(SPEC, HARDWARE, replace(PROFILE, meta=dict(compile=compile)), RunOptions(precision, compile=compile)).setting(1, 8, accumulate)).turn[2]
+    assert fresh(False) < fresh(True) == fresh(True, True) == fresh(False, True) == pytest.approx(SPEC.layer_types[0].local_params(8)*2/2**20)
+    assert fresh(False, True, 'fp32') == 2*fresh(False) < fresh(True, True, 'fp32')
     p = price(plan(S(8), V(8)), RunOptions(compile=True), profile=replace(PROFILE, meta=dict(compile=True)))
     assert p.peak_mib<=p.bound_mib*(1+1e-9)
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['BESIDE', 'TIME_FIELDS', 'MEMORY_FIELDS', 'imagined', 'few_layers', 'Rank', 'passes', 'turns', 'middle', 'excess',
-           'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'issue_ms', 'times', 'layer_point',
-           'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of', 'wanted', 'is_done', 'run_task', 'build',
-           'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group', 'sole', 'as_in_training', 'profile_model']
+           'alternate', 'Live', 'memory', 'held_by', 'pass_memory', 'Task', 'Bench', 'runs_ahead', 'issue_ms',
+           'host_times', 'times', 'layer_point', 'end_points', 'depth_row', 'can_share', 'tasks_for', 'depths_of',
+           'wanted', 'is_done', 'run_task', 'build', 'oom_rows', 'Book', 'machine_of', 'start_profile', 'run_group',
+           'sole', 'as_in_training', 'profile_model']
 
 # %% ../../nbs/05_profile.model.ipynb #e59b72f3
 import fcntl,gc,hashlib,math,os,statistics,sys,tempfile,time,weakref
@@ -24,7 +25,7 @@ from tqdm.auto import tqdm
 from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy,_misfits
 from .arguments import MEASURED,ProfileModelArgs,check_folder,points_of,widths_of,write_analytic
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
-from .hardware import device_facts,median_spread,once_ms
+from .hardware import delay,device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.collectives import is_oom,local
 from ..runtime.groups import Place
@@ -88,6 +89,7 @@ class Rank:
         self.spec,config = few_layers(spec, tuple(n+1 for n in counts), longest)
         self.model = StageModel(self.spec, plan, self.options, place, config=config)
         self.width,self.form,self.device,self.strategies,self.plain,self.again = width,form,device,one,[],[]
+        self.host = {} # Python's times, measured once
         for unit in self.model.units:
             if unit.copies: unit.copies.last,unit.copies.brief = False,False # filled once, as within a step
         self.model.keep_gradients_low() # as with our optimizer and one micro-batch
@@ -287,10 +289,11 @@ class Bench:
             self.gs = [torch.randn_like(self.layer(us[0], k)) for k,us in enumerate(r.plain)]
             self.ge = tree_map(torch.randn_like, self.embed())
 
+    further = False # as a further micro-batch: the gradients of parameters stay and are added up
     def fresh(self):
         "Forget the gradients of inputs and of parameters"
         for x in tree_leaves((self.xs, self.h)): x.grad = None
-        for p in self.params: p.grad = None
+        for p in self.params if not self.further else (): p.grad = None
     def run(self, unit, xs):
         "The stream that a layer writes, by its number, and what it writes; it lets others pass"
         self.fresh()
@@ -325,19 +328,53 @@ def beside(self:Bench, k:int)->list:
     return [first, second, second_back, first_back]
 
 # %% ../../nbs/05_profile.model.ipynb #24678ce2
+def runs_ahead(device)->bool:
+    "Whether Python only issues what the device does later"
+    return device.type=='cuda'
+
+_LEAD_MS = 50. # longest sleep: the first round may compile
+
 def issue_ms(
     calls:list, # That make one pass
     device, # Where they run
     n:int=5, # Rounds
-)->list: # One time a call; empty on a CPU
-    "What the host takes to issue each call to a GPU that has nothing else to do"
+)->float:
+    "What Python takes to issue a pass right after another"
     rounds = []
-    for f in calls*(n if device.type=='cuda' else 0):
-        torch.cuda.synchronize(device)
-        t = time.perf_counter(); f(); rounds.append(1e3*(time.perf_counter()-t))
-    return [statistics.median(rounds[i::len(calls)]) for i in range(len(calls))] if rounds else []
+    for _ in range(n+1):
+        if device.type=='cuda': torch.cuda.synchronize(device)
+        if rounds: delay(device, min(3*rounds[-1], _LEAD_MS)) # two passes and some more
+        for _ in range(2):
+            t = time.perf_counter()
+            for f in calls: f()
+            ms = 1e3*(time.perf_counter()-t)
+        rounds.append(ms)
+    return statistics.median(rounds[1:])
 
 # %% ../../nbs/05_profile.model.ipynb #93bb98bb
+@contextmanager
+def _as_checkpointed(unit):
+    "Working copies go after each use"
+    if unit.copies: unit.copies.brief = True
+    try: yield
+    finally:
+        if unit.copies: unit.copies.brief = False
+
+def host_times(b:Bench, task:Task, ends:dict)->dict: # (name, type) or name of an end -> ms
+    "Python's time for a plain layer (`plain`), for a recomputed one (`again`), more for a further micro-batch (`add`), and for the ends of the model"
+    issue,out = lambda unit,k: issue_ms(passes(lambda: b.layer(unit, k), b.gs[k]), b.r.device),{n:issue_ms(cs, b.r.device) for n,cs in ends.items()}
+    for k in task.kinds:
+        plain,again = b.r.plain[k][0],b.r.again[k]
+        out['plain',k] = issue(plain, k)
+        with _as_checkpointed(again): out['again',k] = issue(again, k)
+        if b.r.width>1: continue
+        b.further = True
+        try: out['add',k] = max(0., issue(plain, k)-out['plain',k])
+        finally: b.further = False
+    b.fresh()
+    return out
+
+# %% ../../nbs/05_profile.model.ipynb #6217bee1
 BESIDE = dict(forward=1, backward=3, own_backward=2) # which call of four is a layer's forward, its backward, and its backward right after its forward
 
 def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -> times of its calls
@@ -346,28 +383,28 @@ def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -
     runs = {('plain',k): b.beside(k) for k in task.kinds} | {n: [lambda n=n: b.whole(n)] for n in task.depths} | {('again',k): again(k) for k in task.kinds}
     ends = dict(embed=passes(lambda: (b.fresh(), b.embed())[1], b.ge), head=passes(b.head, None)) if task.ends else {}
     got = alternate(runs, r.device, budget_ms, heat_ms) | (alternate(ends, r.device, budget_ms) if ends else {})
-    return got | {('host',n): h for n,cs in (runs|ends).items() if (n in ends or n[0]=='plain') and (h := issue_ms(cs, r.device))}
+    if runs_ahead(r.device): r.host = r.host or host_times(b, task, ends)
+    return got
 
-def _time_fields(f, b, host=None): return dict(forward_ms=middle(f), backward_ms=middle(b), spread=median_spread([x+y for x,y in zip(f, b)])[1], host_ms=host and sum(host))
+def _time_fields(f, b, host): return dict(forward_ms=middle(f), backward_ms=middle(b), spread=median_spread([x+y for x,y in zip(f, b)])[1], host_ms=host)
 
-# %% ../../nbs/05_profile.model.ipynb #6217bee1
+# %% ../../nbs/05_profile.model.ipynb #fbc7e288
 def layer_point(b:Bench, task, do:set, got:dict, k:int=0)->Point:
     "The point of a layer from its times and memory; `do` holds time, memory, or both"
     r,out = b.r,{}
     if 'time' in do:
         f,back,own = (got['plain',k][i] for i in BESIDE.values())
-        host = got.get(('host',('plain',k)))
-        out |= _time_fields(f, back, host and [host[BESIDE[w]] for w in ('forward','backward')]) | dict(recompute_ms=max(0., excess(got['again',k][1], own)))
+        out |= _time_fields(f, back, r.host.get(('plain',k))) | dict(recompute_ms=max(0., excess(got['again',k][1], own)), host_again_ms=r.host.get(('again',k)), host_add_ms=r.host.get(('add',k)))
     b.fresh()
     if 'memory' in do:
         for u,(kept,working) in zip((r.plain[k][0],r.again[k]), (('activation_mib','working_mib'),('checkpoint_mib','replay_mib'))):
             out[kept],out[working],_ = pass_memory(lambda: b.layer(u, k), b.xs[k], b.gs[k], u, b.kw)
     return Point('layer', k, task.form, task.width, task.batch, task.seqs[k], **out)
 
-# %% ../../nbs/05_profile.model.ipynb #fbc7e288
+# %% ../../nbs/05_profile.model.ipynb #6be4f107
 def end_points(b:Bench, task, do:set, got:dict)->list:
     "The points of embedding and head"
-    out = {k:_time_fields(*got[k], got.get(('host',k))) if 'time' in do else {} for k in ('embed','head')}
+    out = {k:_time_fields(*got[k], b.r.host.get(k)) if 'time' in do else {} for k in ('embed','head')}
     b.fresh()
     if 'memory' in do:
         out['embed']['activation_mib'],*_ = pass_memory(b.embed, None, b.ge, b.r.embed, b.inputs)

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint.distributed import local_box
-from ..model_spec import HALF
+from ..model_spec import shares_graph
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import fused, in_rows, local, put_back, vocab_cross_entropy, vocab_embed
 from .groups import Place
@@ -132,9 +132,8 @@ def _version(p): return (p._local_tensor if isinstance(p, DTensor) else p)._vers
 # %% ../../nbs/24_runtime.stage.ipynb #0be1e271
 class WorkingCopies:
     "Low-precision copies of a unit's parameters on a mesh of one rank; gradients are added up in the precision at rest"
-    def __init__(self, dtype, brief:bool, together:bool=False):
-        self.dtype = dtype
-        self.brief, self.together = brief, together # whether copies go after each use; whether their gradients come all at once
+    def __init__(self, dtype, brief:bool):
+        self.dtype, self.brief = dtype, brief       # whether copies go after each use
         self.copies, self.filled = {}, {}           # copy by parameter, and of which version of the parameter it is
         self.more = {}                              # gradients that have come and are not added yet
         self.last, self.low = True, False           # of the next backward: the last of the step; gradients stay in the precision of the copies
@@ -182,7 +181,7 @@ def _add(self:WorkingCopies, p, w):
     else:
         if p in self.more: self.add_up()
         self.more[p] = exact_gradient(p), g.contiguous()
-        if not self.together or len(self.more)==len(self.copies): self.add_up()
+        if len(self.more)==len(self.copies): self.add_up() # one call for a unit: it takes Python as long as one for a parameter
     if self.last or self.brief: self._empty(p, w)
 
 @patch
@@ -237,7 +236,7 @@ def shard(self:Unit,
     s, mesh, dtype = self.strategy, self.context.mesh, COMPUTE[options.mixed_precision]
     low = dtype!=REST[options.mixed_precision]
     self.sharded = mesh is not None and mesh['rep'].size()*mesh['shard'].size()>1
-    if low and not self.sharded: self.copies = WorkingCopies(dtype, s.recompute, options.compile)
+    if low and not self.sharded: self.copies = WorkingCopies(dtype, s.recompute)
     source = self.copies.take if self.copies else lambda p: p
     fly(self.module, {n: lambda p, rule=rule: in_flight(rule, source(p)) for n,rule in self.rules.items()
                       if self.copies or self.context.tp>1 or rule.packed})
@@ -252,7 +251,7 @@ def shard(self:Unit,
 @patch(as_prop=True)
 def joins(self:Unit)->bool:
     "Whether it shares a graph with its neighbours"
-    return getattr(self.module, 'compiled', False) and self.flops<HALF and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
+    return getattr(self.module, 'compiled', False) and shares_graph(self.flops, self.streams, self.sharded or self.strategy.recompute or self.drops)
 
 @patch(as_prop=True)
 def hooked(self:Unit)->bool:

@@ -927,7 +927,7 @@ def binds(p:Prediction) -> list: # sentences
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
-    if p.host_ms>0.5*p.iteration_ms: out.append(f'host: Python takes {p.host_ms:.0f} ms at least to issue the layers of an iteration, and a slow host may set the time; larger micro-batches or compiled layers need less')
+    if (host := p.host_ms)>0.5*p.iteration_ms: out.append(f'host: Python takes {host:.0f} ms at least to issue the layers of an iteration, and a slow host may set the time; larger micro-batches or compiled layers need less')
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #cf6d72e1
