@@ -252,8 +252,8 @@ def _layer_cost(s, k, setting):
     add_shared(cost, shared_gradients(s, t, setting.stage_size, o), setting)
     _add_layer_memory(cost, s, k, batch, setting)
     matrix = t.hidden*max(t.ffn, t.heads*t.head_dim)/s.tp
-    waiting = np.where(setting.accumulate, compute_bytes(o)!=master_bytes(o), o.compile) # gradients for one another
-    add_states(cost, s, params, setting, matrix=None if o.compile else np.where(waiting, params, matrix))
+    added = np.logical_and(setting.accumulate, compute_bytes(o)!=master_bytes(o)) # gradients of a layer wait for one another, to be added up
+    add_states(cost, s, params, setting, matrix=None if o.compile else np.where(added, params, matrix))
     add_copies(cost, s, params, setting)
     add_host_wait(cost, s, k, setting)
     return cost
