@@ -135,7 +135,7 @@ class WorkingCopies:
     def __init__(self, dtype, brief:bool):
         self.dtype, self.brief = dtype, brief       # whether copies go after each use
         self.copies, self.filled = {}, {}           # copy by parameter, and of which version of the parameter it is
-        self.more = {}                              # gradients that have come and are not added yet
+        self.more, self.trained = {}, 0             # gradients that have come and are not added yet, and of how many copies they come
         self.last, self.low = True, False           # of the next backward: the last of the step; gradients stay in the precision of the copies
 
     def take(self, p):
@@ -151,6 +151,7 @@ class WorkingCopies:
         w.untyped_storage().resize_(0)
         mine = weakref.ref(self)                     # the garbage collector does not see a cycle through a hook of autograd
         if p.requires_grad: w.register_post_accumulate_grad_hook(lambda w: mine()._add(p, w))
+        self.trained += p.requires_grad
         return w
 
     def _empty(self, p, w):
@@ -181,7 +182,7 @@ def _add(self:WorkingCopies, p, w):
     else:
         if p in self.more: self.add_up()
         self.more[p] = exact_gradient(p), g.contiguous()
-        if len(self.more)==len(self.copies): self.add_up() # one call for a unit: it takes Python as long as one for a parameter
+        if len(self.more)==self.trained: self.add_up() # one call for a unit: it takes Python as long as one for a parameter
     if self.last or self.brief: self._empty(p, w)
 
 @patch
