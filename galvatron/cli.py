@@ -567,6 +567,7 @@ def without(
 # %% ../nbs/60_cli.ipynb #c7d9df0a
 @command('train', 'Train', 'train under a plan, on one node or several')
 def train(argv):
+    from galvatron.checkpoint.folder import find_checkpoint, iterations
     from galvatron.data.gpt import DataArgs
     from galvatron.profile.arguments import check_folder
     from galvatron.runtime.launch import LaunchArgs, is_rank, relaunch
@@ -577,7 +578,8 @@ def train(argv):
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if args.load:
+    if args.load and iterations(args.load): find_checkpoint(args.load, args.load_iteration) # soon said, without PyTorch
+    elif args.load:
         from galvatron.runtime.train import check_load
         check_load(args, spec)
     for k in ('save', 'log_dir') if where.node_rank==0 else ('save',): # the first node writes logs

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import torch, torch.distributed as dist
 
-from galvatron.checkpoint.distributed import Checkpointer, iterations, show
+from galvatron.checkpoint.distributed import Checkpointer, show
+from galvatron.checkpoint.folder import iterations
 from galvatron.plan import LayerStrategy, Plan, RunOptions
 from resume import BSZ, make, train, views
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest, torch, torch.distributed as dist, torch.distributed.checkpoint
 
 from galvatron.checkpoint import distributed as checkpoint
-from galvatron.checkpoint.distributed import Checkpointer, iterations, show, state_pieces
+from galvatron.checkpoint.distributed import Checkpointer, show, state_pieces
+from galvatron.checkpoint.folder import iterations
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy
 from galvatron.runtime import stage

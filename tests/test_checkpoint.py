@@ -9,7 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import earlier, galvatron
 from equal import spec_of as zoo_spec
 from galvatron.checkpoint import distributed
-from galvatron.checkpoint.distributed import Checkpointer, PieceSaver, iterations, verify
+from galvatron.checkpoint.distributed import Checkpointer, PieceSaver, verify
+from galvatron.checkpoint.folder import iterations
 from galvatron.cli import main
 from galvatron.checkpoint.huggingface import g2h, h2g, load_pretrained, open_weights
 from galvatron.model_spec import ModelSpec
@@ -50,7 +51,7 @@ def test_background_and_failures(tmp_path):
 
 def test_latest_that_says_nothing(tmp_path):
     "Then the highest iteration is the latest"
-    from galvatron.checkpoint.distributed import find_checkpoint
+    from galvatron.checkpoint.folder import find_checkpoint
     for i in 1, 12:
         (tmp_path/f'iter_{i:07d}').mkdir()
         (tmp_path/f'iter_{i:07d}'/'checkpoint.json').touch()

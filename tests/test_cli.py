@@ -135,6 +135,16 @@ def test_file_overrides_flags(tmp_path, capsys):
     assert 'pp_deg 4 (the plan has 2)' in err and 'sdp 1 (the plan has 0)' in err and 'global_tp_deg' not in err
     assert plan('--model_size llama-7b --num_hidden_layers 6 --galvatron_config_path None').pp_deg==1
 
+def test_the_launcher_looks_into_a_checkpoint_folder_without_torch(tmp_path):
+    "It starts the ranks, or says which iterations there are, before anything slow is imported"
+    (tmp_path/'iter_0000003').mkdir()
+    (tmp_path/'iter_0000003'/'checkpoint.json').write_text('{}')
+    line = f'train --nproc 2 --num_hidden_layers 1 --hidden_size 64 --num_attention_heads 4 --vocab_size 128 --seq-length 32 --mock_data --train_iters 1 --global_train_batch_size 2 --load {tmp_path}'
+    code = "import sys; from galvatron import cli; from galvatron.runtime import launch; launch.relaunch = lambda *a: print('ranks') or 0; rc = cli.main(sys.argv[1:]); print('torch' in sys.modules); sys.exit(rc)"
+    for words, rc, out, err in (([], 0, 'ranks\nFalse\n', ''), (['--load_iteration', '9'], 2, 'False\n', 'no iteration 9 (there are: 3)')):
+        p = subprocess.run([sys.executable, '-c', code, *line.split(), *words], capture_output=True, text=True, timeout=60)
+        assert (p.returncode, p.stdout)==(rc, out) and err in p.stderr, p.stderr
+
 def test_picture(tmp_path, capsys):
     f = Plan.from_text('2-2*-2 x3 || 2-2*-2 x3').save(tmp_path/'p.json')
     rc,out,_ = run(capsys, f'plan show {f} --world_size 8 --image {tmp_path}/p.png')

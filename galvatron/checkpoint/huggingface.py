@@ -24,8 +24,8 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader
 from tqdm import tqdm
 
-from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, checksums, damage, facts_of, find_checkpoint, gathered, iterations, local_box, make_room, model_differences, other_plan,
-                                              publish, raise_if, read_facts, rectangles, tensor_differences, together)
+from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, facts_of, gathered, local_box, make_room, model_differences, other_plan, publish, raise_if, rectangles, tensor_differences, together)
+from .folder import checksums, damage, find_checkpoint, iterations, read_facts
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, parse_json
 from ..runtime.parallelise import recipe_of, recipes

@@ -17,7 +17,8 @@ import torch
 from fastcore.basics import patch
 from torch import distributed as dist
 
-from ..checkpoint.distributed import Checkpointer, gathered, iterations, local_box, raise_if, rectangles, tensor_differences, together
+from ..checkpoint.distributed import Checkpointer, gathered, local_box, raise_if, rectangles, tensor_differences, together
+from ..checkpoint.folder import iterations
 from ..checkpoint.huggingface import carry_tokenizer, check_loadable, held_instead, load_checkpoint
 from ..data.gpt import DataArgs, must_fit
 from ..data.loader import DOCUMENT_KEYS, Loader
