@@ -732,7 +732,7 @@ def quickstart_steps(
     return [(what, shlex.split(line)) for what,line in [
         ('turn text into tokens', 'preprocess-data --input topics.jsonl --output-prefix data/topics --append-eod'),
         (f'measure {n} ranks: collectives, links, overlap', f'profile-hardware --num_gpus_per_node {n} --end_mb {256 if gpu else 4}'),
-        ('measure the layers of the model', f'profile-model {model} --profile_type all --profile_batch_size 8 --max_tp_deg {n}'),
+        ('measure the layers of the model', f'profile-model {model} --profile_type all --batches 1,2,4,8 --max_tp_deg {n}'),
         ('search the fastest plan that fits', f'search {model} --num_gpus_per_node {n} --memory_constraint {24 if gpu else 1} --settle_bsz {bsz} --sp_space tp+sp'),
         ('train with that plan', f'train --nproc {n} {model} --galvatron_config_path configs/PLAN --data-path data/topics_text_document --split 95,5,0 --train_iters {iters} --lr 3e-3 '
             f'--min_lr 3e-4 --lr_decay_style cosine --lr_warmup_iters 10 --eval_interval {max(1, iters//3)} --eval_iters 8 --save checkpoint --log_dir . --time_limit 600')]]
@@ -781,13 +781,14 @@ def compared(
     records:list[dict], # Lines of metrics.jsonl
     seq:int, # Tokens of a sample
     entropy:float, # Of single tokens of the data, nats
-)->dict: # predicted and measured: step_ms, tokens_per_s, peak_mib of each stage; loss of the first and the last step, eval_loss, entropy_nats
+)->dict: # predicted and measured: step_ms, tokens_per_s, peak_mib of each stage; range_ms of the middle four fifths of the steps; loss of the first and the last step, eval_loss, entropy_nats
     "What was predicted and what was measured"
     said,steps = plan.provenance,[r for r in records if 'loss' in r]
-    ms = statistics.median(r['ms'] for r in steps[min(5, len(steps)//2):])
+    times = sorted(r['ms'] for r in steps[min(5, len(steps)//2):])
+    ms,k = statistics.median(times),len(times)//10
     held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in steps if 'measured_mib' in r), {})
     side = lambda ms, mib: dict(step_ms=ms, tokens_per_s=plan.global_bsz*seq/ms*1e3 if ms else None, peak_mib=mib)
-    return dict(predicted=side(said.get('predicted_ms'), peak.get('predicted_mib')), measured=side(ms, peak.get('measured_mib')), loss=[steps[0]['loss'], steps[-1]['loss']],
+    return dict(predicted=side(said.get('predicted_ms'), peak.get('predicted_mib')), measured=side(ms, peak.get('measured_mib')), range_ms=[times[k], times[-1-k]], loss=[steps[0]['loss'], steps[-1]['loss']],
                 eval_loss=held[-1] if held else None, entropy_nats=entropy)
 
 def comparison(
@@ -795,8 +796,8 @@ def comparison(
 )->list[tuple[str,str,str]]: # Rows: what, predicted, measured
     "The same as rows of a table"
     both = lambda key, text: tuple(text(x) if (x := facts[side][key]) else '-' for side in ('predicted', 'measured'))
-    held,(first,last) = facts['eval_loss'],facts['loss']
-    return [('step time, ms', *both('step_ms', '{:.1f}'.format)), ('tokens/s', *both('tokens_per_s', '{:,.0f}'.format)),
+    held,(first,last),(low,high) = facts['eval_loss'],facts['loss'],facts['range_ms']
+    return [('step time, ms', *both('step_ms', '{:.1f}'.format)), ('four steps in five took, ms', '', f'{low:.1f} to {high:.1f}'), ('tokens/s', *both('tokens_per_s', '{:,.0f}'.format)),
             ('peak memory of a rank by stage, MiB', *both('peak_mib', lambda xs: ', '.join(f'{x:,.0f}' for x in xs))),
             ('loss, first and last step', '', f'{first:.3f} → {last:.3f}'), (f"held-out loss (without context: {facts['entropy_nats']:.3f})", '', f'{held:.3f}' if held else '-')]
 

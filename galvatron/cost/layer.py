@@ -103,14 +103,15 @@ def add_messages(
 ):
     "Exposed time of what runs beside arithmetic"
     hw, under = setting.hardware, []
+    waits = lambda m: hw.on_cpu and m.phase!='beside' # no streams
     for m in messages: # in the order of issue: those under the backward queue up behind one another
         base = forward if m.phase=='gather_forward' else backward
         before = overlapped(base, under)
         mine = [*under, (m.ms(hw), hw.slowdown(m.op))]
         terms = getattr(cost, part_of(m, s, setting.options))
         name = {'reduce': 'gradient reduce', 'beside': 'tensor parallel'}.get(m.phase, 'parameter gather')
-        terms[name] = terms.get(name, 0.0) + overlapped(base, mine) - before
-        if m.phase!='gather_forward': under = mine
+        terms[name] = terms.get(name, 0.0) + (m.ms(hw) if waits(m) else overlapped(base, mine) - before)
+        if m.phase!='gather_forward' and not waits(m): under = mine
 
 # %% ../../nbs/07_cost.layer.ipynb #14418b5b
 def add_shared(cost:LayerCost, messages:list, setting:Setting):

@@ -196,7 +196,7 @@ class HardwareProfile:
     @property
     def world_size(self): return self.num_nodes*self.gpus_per_node
     @property
-    def on_cpu(self): return self.device.lower().startswith('cpu')
+    def on_cpu(self): return self.meta.get('backend')=='gloo' or self.device.lower().startswith('cpu') # a measured one bears its processor's name
 
 # %% ../../nbs/03_profile.files.ipynb #9a6f1e14
 @patch

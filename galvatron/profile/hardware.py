@@ -299,7 +299,7 @@ class Sweep:
         cuda = a.device!='cpu' and torch.cuda.is_available() and (self.world==1 or dist.get_backend()=='nccl')
         self.device = torch.device('cuda', torch.cuda.current_device()) if cuda else torch.device('cpu')
         self.gpus = a.num_gpus_per_node or self.world//a.num_nodes
-        self.budget_ms,self.most,self.limit = (60,200,100.) if cuda else (30,15,30.)
+        self.budget_ms,self.most,self.limit = (60,200,100.) if cuda else (30,60,30.)
         self.limit = a.max_call_ms or self.limit
 
     def agree(self, x:float)->float:
