@@ -100,7 +100,7 @@ class OutputArgs:
 
 PRICE = 'predicted_ms samples_per_s fits memory_mib by_formula stages plan'
 JSON = { # command: keys of the object that --json prints, or of each object in a list
-    'init': 'folders', 'quickstart': 'folder seconds predicted measured loss eval_loss entropy_nats commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
+    'init': 'folders', 'quickstart': 'folder seconds predicted measured range_ms loss eval_loss entropy_nats commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
     'profile-hardware': 'name folder tables', 'profile-model': 'model folder device points',
     'search': f'file seconds proved_within {PRICE}', 'explain': f'file {PRICE}', 'validate-a100': 'mape_percent worst_percent kendall_tau top1_regret_percent rows calibrated_from',
     'preprocess-data': 'prefixes documents tokens bad', 'data merge': (DATA := 'prefix documents sequences tokens dtype bytes'), 'data show': f'{DATA} entropy_nats',

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['NCCL_TESTS', 'ProfileHardwareArgs', 'looked_up', 'within', 'check_args', 'message_sizes', 'groups_to_measure',
            'partition', 'delay', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in', 'exchange', 'lane',
-           'slowdown_pair', 'slowdowns', 'device_facts', 'cpu_name', 'matmul', 'device_rates', 'Sweep', 'of_groups',
-           'tables_of', 'table_of', 'make_groups', 'pipelines', 'products', 'overlaps', 'tables_in_sweep',
+           'slowdown_pair', 'slowdowns', 'device_facts', 'cpu_name', 'matmul', 'device_rates', 'products', 'Sweep',
+           'of_groups', 'tables_of', 'table_of', 'make_groups', 'pipelines', 'overlaps', 'tables_in_sweep',
            'context_mib', 'contention', 'thread_ms', 'sharding_ms', 'sweep', 'resolve', 'check_port',
            'check_hardware_files', 'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests',
            'parse_nccl', 'nccl_hosts', 'run_nccl', 'stretches', 'nccl_tables']
@@ -154,11 +154,14 @@ def timed(
     agree=lambda x: x, # The largest value over all ranks
     budget_ms:float=60., # Time to spend on repetitions
     least:int=4, most:int=30, # Bounds of repetitions
+    before=None, # What runs before each repetition, not timed; for a CPU
 )->tuple: # Median ms, spread
     "Warm up, repeat, and return the median and its spread"
     once_ms([call]*2, device)
     pilot = agree(once_ms([call], device)[0])
-    return median_spread(once_ms([call]*int(min(most, max(least, budget_ms/max(pilot, 1e-3)))), device))
+    n = int(min(most, max(least, budget_ms/max(pilot, 1e-3))))
+    if not before: return median_spread(once_ms([call]*n, device))
+    return median_spread([once_ms([before, call], device)[1] for _ in range(n)])
 
 # %% ../../nbs/04_profile.hardware.ipynb #c1e6d9fe
 def collective(
@@ -289,7 +292,15 @@ def device_rates(device)->tuple: # TFLOP/s of a matmul, GB/s of a copy (read plu
     x = torch.zeros(2**30//4 if device.type=='cuda' else 2**26//4, device=device); y = torch.empty_like(x)
     return flops/timed(mm, device)[0]/1e9, 2*x.nbytes/timed(lambda: y.copy_(x), device)[0]/1e6
 
-# %% ../../nbs/04_profile.hardware.ipynb #7d1efe04
+# %% ../../nbs/04_profile.hardware.ipynb #6a120474
+def products(device):
+    "Matrix products of unlike shapes, one after the other, as in a layer"
+    import torch
+    n,dtype = (4096,torch.bfloat16) if device.type=='cuda' else (256,torch.float32)
+    pairs = [[torch.randn(*ab, device=device, dtype=dtype) for ab in ((i,k), (k,j))] for i,k,j in ((n,n,n), (2*n,n//2,2*n), (2*n,2*n,n//2), (n,n//2,5*n//8))]
+    return lambda: [a@b for a,b in pairs]
+
+# %% ../../nbs/04_profile.hardware.ipynb #69e2ea78
 class Sweep:
     "State of one rank during the sweep"
     def __init__(self, a:ProfileHardwareArgs, progress=''):
@@ -299,7 +310,8 @@ class Sweep:
         cuda = a.device!='cpu' and torch.cuda.is_available() and (self.world==1 or dist.get_backend()=='nccl')
         self.device = torch.device('cuda', torch.cuda.current_device()) if cuda else torch.device('cpu')
         self.gpus = a.num_gpus_per_node or self.world//a.num_nodes
-        self.budget_ms,self.most,self.limit = (60,200,100.) if cuda else (30,60,30.)
+        self.budget_ms,self.most,self.limit = (60,200,100.) if cuda else (30,30,30.)
+        self.before = products(self.device) if self.device.type=='cpu' and self.world>1 else None
         self.limit = a.max_call_ms or self.limit
 
     def agree(self, x:float)->float:
@@ -340,7 +352,7 @@ def tables_of(
     "Measure one operation over the sizes; of the calls of one kind the slowest counts"
     out = {k:dict(bytes=[], ms=[], spread=[]) for k in kinds}
     for n in message_sizes(s.a.end_mb, s.a.scale):
-        got = [timed(call, s.device, s.agree, s.budget_ms, most=s.most) for call in make(n)]
+        got = [timed(call, s.device, s.agree, s.budget_ms, most=s.most, before=s.before) for call in make(n)]
         rows = s.everybody(*(max((g[i] for g,m in zip(got, mine) if m==k), default=0.) for k in kinds for i in (0,1)))
         for j,k in enumerate(kinds):
             ms,spread = (of_groups([r[2*j+i] for r in rows], parts, s.a.avg_or_min_or_first) for i in (0,1))
@@ -394,14 +406,6 @@ def _p2p_tables(s:Sweep)->list:
             s.step(f'{op} between {k} stages')
         if k<s.world: s.dist.destroy_process_group(group)
     return out
-
-# %% ../../nbs/04_profile.hardware.ipynb #6a120474
-def products(device):
-    "Matrix products of unlike shapes, one after the other, as in a layer"
-    import torch
-    n,dtype = (4096,torch.bfloat16) if device.type=='cuda' else (256,torch.float32)
-    pairs = [[torch.randn(*ab, device=device, dtype=dtype) for ab in ((i,k), (k,j))] for i,k,j in ((n,n,n), (2*n,n//2,2*n), (2*n,2*n,n//2), (n,n//2,5*n//8))]
-    return lambda: [a@b for a,b in pairs]
 
 # %% ../../nbs/04_profile.hardware.ipynb #80eeeeb1
 def overlaps(s:Sweep)->dict:
