@@ -858,7 +858,8 @@ def _report_facts(
     return compared(Plan.load(out/'configs'/_searched(out)), records, seq, unigram_entropy(IndexedDataset(str(out/'data/topics_text_document'))))
 
 NEXT = 'Next: galvatron --help names the commands; galvatron init work copies scripts for models of your own'
-ON_CPU = 'Ranks on a CPU share its cores with whatever else runs. The prediction holds for what ran beside the measurements; if more or less runs now, it can be off by a factor of two. GPUs are usually within a few percent.'
+ON_CPU = ('Ranks on a CPU share its cores with the threads that carry their messages, and with whatever else runs. On quiet cores a step took 3 to 27 % longer than predicted; if more or less runs than during the measurements, '
+          'the prediction can be off by a factor of two. GPUs are usually within a few percent.')
 
 def report(
     out:Path, # Folder of a finished quick start

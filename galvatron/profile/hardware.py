@@ -155,13 +155,14 @@ def timed(
     budget_ms:float=60., # Time to spend on repetitions
     least:int=4, most:int=30, # Bounds of repetitions
     before=None, # What runs before each repetition, not timed; for a CPU
-)->tuple: # Median ms, spread
-    "Warm up, repeat, and return the median and its spread"
+)->tuple: # Median ms, spread; with `before` the mean without a tenth at either end
+    "Warm up, repeat, and return the typical time and its spread"
     once_ms([call]*2, device)
     pilot = agree(once_ms([call], device)[0])
     n = int(min(most, max(least, budget_ms/max(pilot, 1e-3))))
     if not before: return median_spread(once_ms([call]*n, device))
-    return median_spread([once_ms([before, call], device)[1] for _ in range(n)])
+    ms = sorted(once_ms([before, call], device)[1] for _ in range(n))
+    return statistics.fmean(ms[n//10:n-n//10]),median_spread(ms)[1]
 
 # %% ../../nbs/04_profile.hardware.ipynb #c1e6d9fe
 def collective(
@@ -598,7 +599,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     "A profile from the measurements"
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     meta = dict(machine={k:got[k] for k in ('device','torch','nccl')}, backend=got['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method='median over repeats; all groups of a kind at once; nbytes is the large side on one rank')
+                groups=a.avg_or_min_or_first, context_mib=round(got['context'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method='median over repeats, on a CPU their mean after arithmetic; all groups of a kind at once; nbytes is the large side on one rank')
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in got['overlap'].items()}, got['device'], '', False,
                            got['memory_mib'], got['rates'][0], got['rates'][1], meta)
 
