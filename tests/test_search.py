@@ -231,12 +231,11 @@ def check(r, a):
 
 LLAMA = ModelSpec.from_size('llama_hf', 'llama-7b')
 
-@pytest.mark.parametrize('gpus, layers, space, sp, host', [(2, 3, 'tp+sp', True, 0), (4, 2, 'tp', False, 0), (4, 2, 'tp', False, 2), (4, 2, 'tp+sp', True, 0)])
-def test_engine_equals_brute_force(gpus, layers, space, sp, host):
+@pytest.mark.parametrize('gpus, layers, space, sp', [(2, 3, 'tp+sp', True), (4, 2, 'tp', False), (4, 2, 'tp+sp', True)])
+def test_engine_equals_brute_force(gpus, layers, space, sp):
     "Every plan of a small space, priced by `predict`, one by one; what fits is what `predict` says, also with budgets between a plan's peak and its additive bound"
     spec = ModelSpec.from_size('llama_hf', None, layers, 512, hidden_size=1024, intermediate_size=2816, num_attention_heads=16, vocab_size=8192)
     *m, a = setup(spec, gpus=gpus, memory_constraint=40, settle_bsz=8, sp_space=space, sequence_parallel=sp, max_tp_deg=4)
-    if host: m[2] = replace(m[2], points=tuple(replace(p, host_ms=host, host_again_ms=1.5*host, host_add_ms=.1*host) if p.kind=='layer' else p for p in m[2].points)) # layers of few samples wait for Python
     e, plans = Engine(*m, a), []
     for pp in [d for d in (1, 2, 4) if d<=min(layers, gpus)]:
         for division in [c for c in product(range(1, layers+1), repeat=pp) if sum(c)==layers]:
@@ -247,8 +246,6 @@ def test_engine_equals_brute_force(gpus, layers, space, sp, host):
                     p = predict(Plan(layer, v, pp, division, kind, chunks, 8), pricer=e.pricer)
                     plans.append((p.iteration_ms, p.peak_mib, p.bound_mib, pp, chunks, kind=='gpipe'))
     ms, peak, bound, *shared = np.array(plans).T
-    waits = [t.forward_ms(0, b)+t.backward_ms(0, b)<host for t in m[2:] for b in (1, 8)]
-    assert waits==[host>0, False]
     rng, least, between = np.random.default_rng(gpus), peak.min(), 0
     fast = np.argsort(ms)[:3*len(ms)//10]
     hidden = [i for i in fast if bound[i]>peak[i]*1.002 and ms[i]<ms[bound<=peak[i]+0.01].min(initial=np.inf)*(1-1e-9)] # plans that the bound alone would leave out at a budget of their peak

@@ -4,7 +4,7 @@
     python tools/profile_h200.py --out DIR --missing [--minutes 1.6] [--models ...] [--compare ...]    only the widths that shipped files lack, and layers alone in turns with whole models, of models that never were
     python tools/profile_h200.py --out DIR --hardware                                                   collectives of all visible GPUs as well
     python tools/profile_h200.py --out DIR --tiny --device cpu                                          the same steps on toy shapes
-    python tools/profile_h200.py --unpack FILE                                                          put the files where the package ships them
+    python tools/profile_h200.py --unpack FILE [--keep]                                                 put the files where the package ships them; what only the shipped files hold is refused, or kept beside it
 """
 import argparse, os, shutil, statistics, sys, tarfile, tempfile, time
 from pathlib import Path
@@ -74,7 +74,16 @@ def lost(old, new):
     timed = lambda m: {('whole models',d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
     return sorted(map(str, {p.key for p in old.points}-{p.key for p in new.points} | timed(old)-timed(new) | ({'optimizer'} if old.optimizer and not new.optimizer else set())))
 
-def unpack(path, root=ROOT):
+def joined(old, new):
+    "A model's profile with what only an older one holds; of that one's whole models the times alone, since their memory was that of an earlier runtime"
+    from dataclasses import replace
+    from galvatron.profile.files import merge_points
+    at = lambda d: (d['batch'],*d['seq'])
+    had = {at(d) for d in new.depths}
+    rows = [{k:v for k,v in d.items() if k not in ('states_mib','activation_mib','peak_mib')} for d in old.depths if at(d) not in had]
+    return replace(new, points=merge_points([*new.points, *old.points]), depths=(*new.depths, *rows), optimizer=new.optimizer or old.optimizer)
+
+def unpack(path, root=ROOT, keep=False):
     "Model files to galvatron/model_zoo/<model>/configs, hardware files to galvatron/profile_hardware/hardware_configs, marked as shipped; nothing that ships may get lost"
     from dataclasses import replace
     from galvatron.profile.files import HardwareProfile, ModelProfile
@@ -85,6 +94,7 @@ def unpack(path, root=ROOT):
             kind,hardware = f.parent.name,f.name.startswith('hardware_profile_')
             to = root/('profile_hardware/hardware_configs' if hardware else f'model_zoo/{kind}/configs')
             new = (HardwareProfile if hardware else ModelProfile).load(f)
+            if keep and not hardware and (to/f.name).exists(): new = joined(ModelProfile.load(to/f.name), new)
             if not hardware and (to/f.name).exists() and (gone := lost(ModelProfile.load(to/f.name), new)): sys.exit(f'{to/f.name} would lose {"; ".join(gone)}: nothing was unpacked')
             ready.append((replace(new, meta={'shipped':True, **new.meta}), to))
         for m,to in ready: # the documented files follow from the rich one
@@ -136,12 +146,12 @@ def run_pass(title, names, what, work, o, end, failed, generous=1.3, tell=False,
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
+    p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--keep', action='store_true'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
     p.add_argument('--models', nargs='*'); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float)
     p.add_argument('--missing', action='store_true'); p.add_argument('--compare', nargs='*'); p.add_argument('--shipped', default=ROOT/'model_zoo')
     p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true'); p.add_argument('--layernum_max', type=int, default=3)
     o = p.parse_args()
-    if o.unpack: return unpack(o.unpack)
+    if o.unpack: return unpack(o.unpack, keep=o.keep)
     if not o.out: p.error('--out or --unpack')
     o.models = o.models if o.models is not None else ['llama3-8b','qwen2.5-7b','llama-13b'] if o.missing else list(MODELS)
     o.budget_ms = o.budget_ms or (20. if o.missing else 40.)

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'MIB', 'crowded', 'Setting', 'LayerCost', 'add_messages', 'add_shared', 'add_states', 'add_copies', 'carried',
-           'behind_share', 'exchange_ms', 'layer_host_ms', 'add_host_wait', 'layer_cost', 'sequence_buffer_mib',
-           'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms', 'vocab_shared', 'end_types', 'vocab_cost',
-           'layout_of', 'passed', 'last_of', 'token_mib', 'relayout', 'LayerTable', 'layer_table', 'relayout_table']
+           'behind_share', 'exchange_ms', 'layer_cost', 'sequence_buffer_mib', 'vocab_collectives', 'vocab_params',
+           'tied_message', 'tied_ms', 'vocab_shared', 'end_types', 'vocab_cost', 'layout_of', 'passed', 'last_of',
+           'token_mib', 'relayout', 'LayerTable', 'layer_table', 'relayout_table']
 
 # %% ../../nbs/07_cost.layer.ipynb #7266bb3d
 from dataclasses import dataclass, field, replace
@@ -17,7 +17,7 @@ from fastcore.basics import patch
 from .communication import (Collective, Group, compiled_ms, compute_bytes, grad_bytes, master_bytes, overlapped, parameter_collectives, part_of,
                                           relayout_ms, row_padding, shard_group, shared_gradients, width_collectives, width_group)
 from ..layout import Layout
-from ..model_spec import LayerType, ModelSpec, shares_graph
+from ..model_spec import LayerType, ModelSpec
 from ..plan import LayerStrategy, RunOptions
 from ..profile.files import HardwareProfile, ModelProfile
 
@@ -200,32 +200,7 @@ def exchange_ms(
     if not setting.options.compile or not messages: return sum((c.ms(setting.hardware) for c in messages), 0.0)
     return compiled_ms(s, t, batch, messages, arithmetic, setting.hardware) - arithmetic
 
-# %% ../../nbs/07_cost.layer.ipynb #9c3e1934
-def layer_host_ms(
-    s:LayerStrategy, # Strategy
-    k:int, # Layer type
-    setting:Setting,
-) -> float: # ms each micro-batch; 0 where layers share a graph, or the profile does not tell
-    "What Python takes to issue forward and backward of a layer"
-    o, n, layers = setting.options, setting.stage_size, setting.spec.layer_types
-    plain, again, add = setting.profile.host_ms(k, s.width, s.ulysses, o.sequence_parallel)
-    alone, streams = shard_group(s, n).size==1, len(setting.spec.stream(1+sum(u.count for u in layers[:k])))
-    shared = o.compile and shares_graph(layers[k].forward_flops(setting.micro_bsz/s.dp(n))/s.width, streams, not alone or s.recompute)
-    ms = (again if s.recompute and again is not None else plain or 0.0) + np.where(setting.accumulate, add or 0.0, 0.0)*alone
-    return np.where(shared, 0.0, ms)
-
-def add_host_wait(
-    cost:LayerCost, # To add to; all other terms of its time must be there already
-    s:LayerStrategy, # Strategy
-    k:int, # Layer type
-    setting:Setting,
-):
-    "Time of a micro-batch in which the device waits for Python"
-    if setting.profile.host_ms(k, s.width, s.ulysses, setting.options.sequence_parallel)[1] is None: return
-    device = sum(cost.forward.values()) + sum(cost.backward.values())
-    cost.backward['host wait'] = np.maximum(layer_host_ms(s, k, setting)-device, 0.0)
-
-# %% ../../nbs/07_cost.layer.ipynb #c3f3895e
+# %% ../../nbs/07_cost.layer.ipynb #7122b36b
 def layer_cost(
     s:LayerStrategy, # Strategy
     k:int, # Layer type, index into the spec's
@@ -256,7 +231,6 @@ def _layer_cost(s, k, setting):
     added = np.logical_and(setting.accumulate, compute_bytes(o)!=master_bytes(o)) # gradients of a layer wait for one another, to be added up
     add_states(cost, s, params, setting, matrix=None if o.compile else np.where(added, params, matrix))
     add_copies(cost, s, params, setting)
-    add_host_wait(cost, s, k, setting)
     return cost
 
 # %% ../../nbs/07_cost.layer.ipynb #c7af9d23

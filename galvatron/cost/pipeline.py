@@ -22,7 +22,7 @@ from fastcore.basics import patch
 
 from .communication import (Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
                                           width_collectives)
-from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layer_host_ms, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
@@ -600,8 +600,8 @@ def unmeasured(self:Prediction) -> list: # sentences
 @patch(as_prop=True)
 def host_ms(self:Prediction) -> float: # ms; 0 where the profile does not tell
     "What Python takes at least to issue the layers of a step, on the stage with most of it"
-    setting = self.pricer.setting(self.plan.pp_deg, self.plan.micro_bsz, self.plan.chunks>1)
-    each = [float(layer_host_ms(s, k, setting)) for k, s in zip(type_indices(self.pricer.spec), self.plan.layers)]
+    profile, sp = self.pricer.profile, self.pricer.options.sequence_parallel
+    each = [profile.host_ms(k, s.width, s.ulysses, sp) for k, s in zip(type_indices(self.pricer.spec), self.plan.layers)]
     return self.plan.chunks*max(sum(each[i] for i in self.plan.stage_layers(stage)) for stage in range(self.plan.pp_deg))
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
@@ -609,7 +609,7 @@ MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gra
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context')}
 TIME_KINDS = {'compute': ('compute', 'embedding', 'head and loss'), 'recompute': ('recompute',), 'inside a layer': ('tensor parallel', 'ulysses', 'vocabulary parallel'),
               'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'sharding calls', 'gradient norm', 'tokens, loss, norm'),
-              'between layouts': ('relayout',), 'update': ('optimizer',), 'wait': ('host wait', 'pipeline wait')}
+              'between layouts': ('relayout',), 'update': ('optimizer',), 'wait': ('pipeline wait',)}
 BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY = '#4477aa', '#66ccee', '#228833', '#ccbb44', '#ee6677', '#aa3377', '#bbbbbb'
 MEMORY_COLOURS = dict(zip(MEMORY_KINDS, (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE, GREY)))
 TIME_COLOURS = dict(zip(TIME_KINDS, (BLUE, CYAN, YELLOW, RED, PURPLE, GREEN, GREY)))

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint.distributed import local_box
-from ..model_spec import shares_graph
+from ..model_spec import HALF
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import fused, in_rows, local, put_back, vocab_cross_entropy, vocab_embed
 from .groups import Place
@@ -252,7 +252,7 @@ def shard(self:Unit,
 @patch(as_prop=True)
 def joins(self:Unit)->bool:
     "Whether it shares a graph with its neighbours"
-    return getattr(self.module, 'compiled', False) and shares_graph(self.flops, self.streams, self.sharded or self.strategy.recompute or self.drops)
+    return getattr(self.module, 'compiled', False) and self.flops<HALF and self.streams==1 and not (self.sharded or self.strategy.recompute or self.drops)
 
 @patch(as_prop=True)
 def hooked(self:Unit)->bool:
