@@ -858,7 +858,7 @@ def _report_facts(
     return compared(Plan.load(out/'configs'/_searched(out)), records, seq, unigram_entropy(IndexedDataset(str(out/'data/topics_text_document'))))
 
 NEXT = 'Next: galvatron --help names the commands; galvatron init work copies scripts for models of your own'
-ON_CPU = ('Ranks on a CPU share its cores with the threads that carry their messages, and with whatever else runs. On quiet cores a step took 3 to 27 % longer than predicted; if more or less runs than during the measurements, '
+ON_CPU = ('Ranks on a CPU share its cores with the threads that carry their messages, and with whatever else runs. On two quiet cores a step took about a tenth longer than predicted; if something else runs during the measurements or the training, '
           'the prediction can be off by a factor of two. GPUs are usually within a few percent.')
 
 def report(
