@@ -589,12 +589,16 @@ def by_formula(self:Prediction) -> list:
 # %% ../../nbs/08_cost.pipeline.ipynb #770e0f13
 @patch(as_prop=True)
 def unmeasured(self:Prediction) -> list: # sentences
-    "Shares of this plan's layers that were not measured, and what their time follows from"
-    r, out = self.pricer, {}
-    for k, s in {*zip(type_indices(r.spec), self.plan.layers)} if not r.profile.analytic else ():
-        if (had := r.profile.stand_in(k, s.width, s.ulysses, r.options.sequence_parallel)): out.setdefault(had, set()).add((form_of(s.width, s.ulysses, r.options.sequence_parallel), s.width))
-    return [f"layers shared by {', '.join(f'{f} {w}' for f, w in sorted(shares))} were not measured: their times follow from {had} (profile-model --widths {','.join(str(w) for w in sorted({w for _, w in shares}))} measures them)"
-            for had, shares in sorted(out.items())]
+    "Shares and micro-batches of this plan's layers that were not measured, and what their time follows from"
+    r, sp, out = self.pricer, self.pricer.options.sequence_parallel, {}
+    if r.profile.analytic: return []
+    kinds = {*zip(type_indices(r.spec), self.plan.layers)}
+    for k, s in kinds:
+        if (had := r.profile.stand_in(k, s.width, s.ulysses, sp)): out.setdefault(had, set()).add((form_of(s.width, s.ulysses, sp), s.width))
+    shares = [f"layers shared by {', '.join(f'{f} {w}' for f, w in sorted(shares))} were not measured: their times follow from {had} (profile-model --widths {','.join(str(w) for w in sorted({w for _, w in shares}))} measures them)"
+              for had, shares in sorted(out.items())]
+    few = sorted({(b, least) for k, s in kinds if (b := self.plan.micro_bsz/s.dp(r.hardware.world_size//self.plan.pp_deg)) < (least := r.profile.least_batch(k))}) if r.mode=='static' else []
+    return shares + [f'layers on {b:g} samples were not measured: their times are in proportion to those of {least}, and fewer samples take longer than that (profile-model --batches {b:g},{least} measures them)' for b, least in few]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #f4b63017
 @patch(as_prop=True)

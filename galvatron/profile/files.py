@@ -793,6 +793,14 @@ def stand_in(self:ModelProfile,
     f,ws = next(((f,ws) for f in (form, *STANDS_IN[form]) if (ws := self._measured('forward_ms', 'layer', k, f))), (form,()))
     return '' if f==form and width in ws else f'{f} {", ".join(map(str, sorted(ws)))}'
 
+# %% ../../nbs/03_profile.files.ipynb #cea542e5
+@patch
+def least_batch(self:ModelProfile,
+    k:int, # Layer type
+)->int: # Samples; 0 where documented files tell times of one sample only
+    "The smallest batch on which a layer was timed"
+    return 0 if self.documented else min((p.batch for p in self.points if p.kind=='layer' and p.type==k and p.forward_ms is not None), default=0)
+
 # %% ../../nbs/03_profile.files.ipynb #445010b3
 @patch
 def forward_ms(self:ModelProfile,
