@@ -1,5 +1,5 @@
 "Profiles: what notebooks cannot show. Several gloo processes, ranks that die, memory that runs out, interruptions, and files of every generation"
-import json, os, signal, socket, stat, subprocess, sys, time
+import errno, json, os, signal, socket, stat, subprocess, sys, tempfile, time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -137,6 +137,20 @@ def test_model_files_of_every_generation(name, tmp_path):
     m.save(tmp_path/'again')
     assert sorted(content(tmp_path/'again').values())==sorted(before.values())
 
+def test_a_memory_file_of_a_run_that_was_cut_short_is_refused(tmp_path):
+    write_text(tmp_path/model_files('bf16', 'm')['memory'], documented_text({'1_1_8':{'layernum[1]_bsz8_seq512_rank0_ms':1., 'layernum[1]_bsz8_seq512_rank0_act':2.}}))
+    said = says(ModelProfile.load, tmp_path, 'm')
+    assert 'layertype_0' in said and 'other_memory_pp_off' in said and 'raw keys alone' in said
+    write_text(tmp_path/model_files('bf16', 'm')['memory'], '{}')
+    assert says(ModelProfile.load, tmp_path, 'm')==said
+
+def test_documented_memory_is_that_of_the_largest_batch():
+    m = ModelProfile.analytic(SPEC, 'h200', batches=(1, 4), widths=(1, 2))
+    m = replace(m, points=tuple(replace(p, activation_mib=p.batch+100., checkpoint_mib=p.batch+10., peak_mib=p.batch+1000.) for p in m.points)) # 100, 10 and 1000 that do not grow
+    d, s = m.to_documented()['memory'], str(SPEC.layer_types[0].seq)
+    assert all(d[f'layertype_0{sp}'][s]['tp_activation_per_bsz_dict']=={'1':26., 'checkpoint':3.5, '2':26.} for sp in ('', '_sp'))
+    assert all(d[f'other_memory_pp_on_last{sp}'][s]['activation']=={'1':251., '2':251.} for sp in ('', '_sp'))
+
 def test_t5_has_two_types():
     m = ModelProfile.from_documented(dict(computation={'layernum[1,1]_bsz8_seq[512,256]':30., 'layernum[2,1]_bsz8_seq[512,256]':38., 'layernum[1,2]_bsz8_seq[512,256]':46.},
         memory={'other_memory_pp_off_sp':{'[512,256]':{'model_states':{'1':1684.77},'activation':{'1':100.}}}}), 't5')
@@ -157,6 +171,17 @@ def test_gloo_sweep(n, tmp_path):
     other = tmp_path/hardware_files(1, n)['rich']
     other.write_text(other.read_text().replace('"torch": "', '"torch": "1'))
     assert '--force' in says(profile_hardware, ProfileHardwareArgs(num_gpus_per_node=n, device='cpu', output_dir=str(tmp_path)))
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize('n', [2, 4])
+def test_gloo_completes_with_no_option_but_defaults(n, tmp_path):
+    t = time.time()
+    r = subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', str(n), '--device', 'cpu', '--output_dir', str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert r.returncode==0, r.stderr
+    hw = HardwareProfile.load(tmp_path, 1, n)
+    print(f'{n} processes: {time.time()-t:.0f} s, tables up to {sorted({x.bytes[-1]//MIB for x in hw.tables.values()})} MiB')
+    assert set(hw.tables)=={(o,s,d) for s,d in groups_to_measure(n, n) for o in OPS[:4]} | {(o,k,n//k) for k in range(2, n+1) if n%k==0 for o in OPS[4:]} and set(hw.overlap)==set(OPS)
 
 def two_nodes(args, progress): # the sweep, with a cable between ranks 0, 1 and 2, 3 that holds each message up
     real = hardware.exchange
@@ -247,6 +272,11 @@ def test_what_cannot_work_is_said_before_anything_starts(tmp_path, monkeypatch):
     (tmp_path/'file').touch()
     args = lambda **k: ProfileHardwareArgs(**{**dict(num_gpus_per_node=2, device='cpu', output_dir=str(tmp_path)), **k})
     assert 'is a file, a folder is wanted' in says(profile_hardware, args(output_dir=str(tmp_path/'file'/'x')))
+    def refused(**k): raise OSError(errno.EROFS, os.strerror(errno.EROFS)) # root may write anywhere, but not on such a disk
+    for ask in (lambda: profile_hardware(args(output_dir=str(tmp_path/'new'/'x'))), lambda: profile_model(replace(TINY, output_dir=str(tmp_path/'new'/'x')), SPEC)):
+        with monkeypatch.context() as mp:
+            mp.setattr(tempfile, 'TemporaryFile', refused)
+            assert 'nothing can be written there (Read-only file system)' in says(ask) and not (tmp_path/'new').exists()
     write_text(tmp_path/hardware_files(1, 2)['allreduce'], '{}')
     assert 'which machine' in says(profile_hardware, args())
     if not visible_gpus(): assert 'no GPU is visible' in says(profile_hardware, args(device='cuda'))
@@ -268,6 +298,22 @@ def test_nccl_tests(tmp_path):
     assert all(r['bytes']==hardware.message_sizes(10, 3) for r in rows) # the program ran twice: from 64 KiB, and from 1 MiB on
     (tmp_path/'all_reduce_perf').write_text('#!/bin/sh\necho "Test NCCL failure" >&2; exit 3\n')
     assert 'Test NCCL failure' in says(hardware.nccl_tables, a)
+
+def test_what_nccl_tests_does_not_measure_is_said(tmp_path, monkeypatch, capfd):
+    ran = []
+    for p in (*hardware.NCCL_TESTS.values(), 'bin/mpirun'): (tmp_path/p).parent.mkdir(exist_ok=True); (tmp_path/p).touch()
+    (tmp_path/'hostfile').write_text('a\nb\n')
+    monkeypatch.setattr(hardware.subprocess, 'run', lambda cmd, **k: (ran.append(cmd), subprocess.CompletedProcess(cmd, 0, '65536 16 float sum -1 38.0 1.7 3.0 0\n', ''))[1])
+    monkeypatch.setenv('NCCLTEST_OTHER_ARGS', '-n 5 --check 0')
+    a = ProfileHardwareArgs(2, 3, device='cuda', backend='nccl', nccl_test_dir=str(tmp_path), mpi_path=str(tmp_path), hostfile=str(tmp_path/'hostfile'), avg_or_min_or_first='avg')
+    rows, said = hardware.nccl_tables(a), capfd.readouterr().err.splitlines()
+    assert all(c[-4:]==['-n', '5', '--check', '0'] for c in ran) and len(said)==2
+    assert 'avg_or_min_or_first avg is not read' in said[0]
+    assert 'all_reduce_size_3_stride_2' in said[1] and not any((r['size'], r['stride'])==(3, 2) for r in rows) # two ranks of one node, one of the other
+    one = dict(device='GPU', torch='2', nccl='2', python='3', backend='nccl', context=1., contention=1., sharding=0., memory_mib=1., rates=(1., 1.), overlap={}, tables=rows)
+    meta = lambda backend: hardware.assemble(replace(a, backend=backend), one).meta
+    assert (meta('nccl')['backend'], meta('nccl')['groups'])==('nccl-tests', 'first') and 'all groups' not in meta('nccl')['method']
+    assert (meta('torch')['backend'], meta('torch')['groups'])==('nccl', 'avg')
 
 # --- model
 

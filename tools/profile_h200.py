@@ -75,13 +75,16 @@ def lost(old, new):
     return sorted(map(str, {p.key for p in old.points}-{p.key for p in new.points} | timed(old)-timed(new) | ({'optimizer'} if old.optimizer and not new.optimizer else set())))
 
 def joined(old, new):
-    "A model's profile with what only an older one holds; of that one's whole models the times alone, since their memory was that of an earlier runtime"
+    "A model's profile with what only an older one holds, of which `earlier` in its meta tells when and how much it is; of that one's whole models the times alone, since their memory was that of an earlier runtime"
     from dataclasses import replace
     from galvatron.profile.files import merge_points
     at = lambda d: (d['batch'],*d['seq'])
     had = {at(d) for d in new.depths}
     rows = [{k:v for k,v in d.items() if k not in ('states_mib','activation_mib','peak_mib')} for d in old.depths if at(d) not in had]
-    return replace(new, points=merge_points([*new.points, *old.points]), depths=(*new.depths, *rows), optimizer=new.optimizer or old.optimizer)
+    kept = [p for p in old.points if p.key not in {q.key for q in new.points}]
+    earlier = dict(date=old.meta.get('earlier', old.meta).get('date'), until=old.meta.get('until', old.meta.get('date')), points=len(kept), whole_models=len(rows))
+    meta = {**new.meta, 'earlier':earlier} if kept or rows else new.meta # what `date` and `until` do not speak of
+    return replace(new, points=merge_points([*new.points, *old.points]), depths=(*new.depths, *rows), optimizer=new.optimizer or old.optimizer, meta=meta)
 
 def unpack(path, root=ROOT, keep=False):
     "Model files to galvatron/model_zoo/<model>/configs, hardware files to galvatron/profile_hardware/hardware_configs, marked as shipped; nothing that ships may get lost"

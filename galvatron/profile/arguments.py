@@ -108,6 +108,7 @@ def _doubling(a):
     lo,hi = a.profile_min_seq_length,a.profile_max_seq_length
     out = [lo]
     while out[-1]*2<=hi: out.append(out[-1]*2)
+    if out[-1]!=hi: raise GalvatronError(f'profile-model: profile_mode sequence doubles lengths for memory, and profile_max_seq_length {hi} is not reached from profile_min_seq_length {lo} (allowed near it: {out[-1]}, {2*out[-1]})')
     return [(s,) for s in out]
 
 def widths_of(a:ProfileModelArgs)->list:

@@ -594,7 +594,7 @@ class Point:
     seq:int=0 # Length
     forward_ms:float=None; backward_ms:float=None; recompute_ms:float=None
     activation_mib:float=None; checkpoint_mib:float=None; working_mib:float=None; replay_mib:float=None; peak_mib:float=None
-    spread:float=None # Half the interquartile range of the forward time over its median
+    spread:float=None # Half the interquartile range of forward and backward together over their median
     host_ms:float=None # What Python takes to issue forward and backward
     oom:bool=None # True: this point ran out of memory
 
@@ -1094,8 +1094,8 @@ def _layer_memory(self:ModelProfile, k, sp):
     for s in sorted({p.seq for p in self.points if p.kind=='layer' and p.type==k and p.activation_mib is not None}):
         act = {}
         for p in sorted((p for p in self.points if p.kind=='layer' and p.type==k and p.seq==s and p.activation_mib is not None), key=lambda p: (p.width,p.batch)):
-            if p.width==1 or p.form==('sp' if sp else 'tp'): act.setdefault(str(p.width), p.activation_mib/p.batch)
-            if p.width==1 and p.checkpoint_mib is not None: act.setdefault('checkpoint', p.checkpoint_mib/p.batch)
+            if p.width==1 or p.form==('sp' if sp else 'tp'): act[str(p.width)] = p.activation_mib/p.batch # the largest batch stays
+            if p.width==1 and p.checkpoint_mib is not None: act['checkpoint'] = p.checkpoint_mib/p.batch
         out[str(s)] = dict(parameter_size=self.parameter_mib(k), tp_activation_per_bsz_dict=act)
     return out
 
@@ -1109,7 +1109,7 @@ def _other_memory(self:ModelProfile, parts, sp):
         act = {}
         for p in sorted(ps, key=lambda p: (p.width,p.batch)):
             e = self.embed_mib(p.batch, p.width, s, sequence_parallel=p.form=='sp') if 'embed' in parts else 0.
-            act.setdefault(str(p.width), ((p.peak_mib if 'head' in parts else 0.) + e)/p.batch)
+            act[str(p.width)] = ((p.peak_mib if 'head' in parts else 0.) + e)/p.batch # the largest batch stays
         out[_lst([s] if len(self.seqs)<2 else self.seqs)] = dict(model_states={w:16*params/MIB/int(w) for w in act}, activation=act)
     return out
 
@@ -1177,6 +1177,8 @@ def _memory_layer(key, k, v, sp, seqs):
 # %% ../../nbs/03_profile.files.ipynb #239cbb81
 def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by type
     "Points of a memory file of any generation"
+    if not any(re.fullmatch(r'(layertype_\d+|other_memory_pp_off)(_sp)?', k) for k in d):
+        raise GalvatronError('memory profile: neither layertype_0 nor other_memory_pp_off is there, with or without _sp: raw keys alone, as an interrupted profiler leaves them, say nothing of a layer. Run the profiler to its end')
     out,params = [],{}
     for key,v in sorted(d.items()):
         if (m := re.fullmatch(r'layertype_(\d+)(_sp)?', key)):
@@ -1254,7 +1256,7 @@ def load(cls:ModelProfile,
 def from_documented(cls:ModelProfile, doc:dict, spec, precision:str='bf16'):
     "A profile from the contents of the documented files (computation, memory, or both)"
     seqs = tuple(t.seq for t in spec.layer_types) if hasattr(spec, 'layer_types') else _seqs_in(doc)
-    mem,params = memory_points(doc.get('memory', {}), seqs)
+    mem,params = memory_points(doc['memory'], seqs) if 'memory' in doc else ((),())
     params = tuple(t.params for t in spec.layer_types) if hasattr(spec, 'layer_types') else params
     vocab = (spec.embed_params,spec.head_params) if hasattr(spec, 'embed_params') else (0,0)
     return cls(stems(spec)[0], precision, merge_points([*computation_points(doc.get('computation', {}), seqs), *mem]), params, seqs, vocab_params=vocab, **_mark_of(doc),
