@@ -87,3 +87,15 @@ def test_results_of_several_calls_become_one(tmp_path):
     assert got['speed']['rows']==[dict(case='a', ms=1.), dict(case='b', ms=3., run=1), dict(case='c', ms=4., run=1)]
     assert [c['date'] for c in got['speed']['runs']]==['1', '2'] and got['memory']['runs'][0]['machine']=={'device': 'later'} and got['memory']['rows'][0]['run']==0
     assert [(r['who'], r['ms']) for r in got['rivals']['rows']]==[('ours', 1.), ('ours', 2.), ('hf', 3.)] and [r['ours_over'] for r in got['rivals']['ratios']]==[dict(x=2.), dict(hf=1.5)]
+
+@pytest.mark.timeout(240)
+def test_plans_of_several_gpus_run_on_gloo(tmp_path):
+    "The benchmark of several GPUs on two processes; and what of --minutes is over is named, not run"
+    def run(*args): return subprocess.run([sys.executable, str(ROOT/'tools/bench_multi_gpu.py'), '--tiny', '--nproc', '2', '--out', str(tmp_path), *args], timeout=110, capture_output=True, text=True, env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES='')).stdout
+    said = run('--parts', 'correctness', '--plans', 'tp-sp,1f1b x8')
+    rows = json.loads((tmp_path/'multi_gpu.json').read_text())['correctness']
+    assert list(rows)==['tp-sp', '1f1b x8'] and all(r['ok'] and r['error']<1e-5 for r in rows.values()), said
+    run('--parts', 'restart,trainers', '--minutes', '0')
+    over = dict(skipped='out of time')
+    left = json.loads((tmp_path/'multi_gpu.json').read_text())
+    assert left['correctness']==rows and left['trainers']==left['restart']==over

@@ -5,8 +5,9 @@
 
 Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, curves (losses in bf16), speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
 (torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
+--minutes is divided over the parts by their value; a part begins nothing new when its share is over, and names what it left out.
 """
-import argparse, json, os, signal, subprocess, sys, tempfile, time, traceback
+import argparse, json, os, re, signal, subprocess, sys, tempfile, time, traceback
 from pathlib import Path
 
 from gpu_trace import shown, traced
@@ -17,6 +18,20 @@ FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_a
 TINY = dict(FULL, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=512, seq=64)
 EXACT = dict(TINY, hidden_size=256, num_attention_heads=8, num_key_value_heads=4, intermediate_size=512, vocab_size=1003, seq=128)
 
+PARTS = dict(profile=60, models=90, trainers=150, restart=60, correctness=40, curves=50, speed=100, budgets=120) # in this order; seconds of each when all run in 11 minutes
+
+def share(args, part, todo)->float:
+    "Seconds for a part: what is left of --minutes, divided by the value of the parts still to run"
+    return (args.end-time.time())*PARTS[part]/sum(PARTS[p] for p in todo[todo.index(part):])
+
+def late(begin, args)->bool:
+    "Whether this part's time is over; the same answer on all ranks"
+    import torch, torch.distributed as dist
+    from galvatron.runtime.groups import default_device
+    t = torch.tensor(float(time.time()-begin>args.seconds), device=default_device())
+    dist.all_reduce(t)
+    return bool(t.item())
+
 def make_spec(d, **more):
     from galvatron.model_spec import ModelSpec
     d = {**d, **more}
@@ -24,9 +39,9 @@ def make_spec(d, **more):
     return ModelSpec.from_size(d['model_type'], None, d['num_hidden_layers'], d['seq'], **kw)
 
 def speed_plans(n_layers, world):
-    "name: (Plan, RunOptions arguments); the same 8 samples a step for all"
+    "name: (Plan, RunOptions arguments); the same 8 samples a step for all; micro-batches of at least a sample a GPU where data are divided"
     from galvatron.plan import LayerStrategy as L, Plan, VocabStrategy as V
-    sp, n = dict(sequence_parallel=True), n_layers
+    sp, n, c = dict(sequence_parallel=True), n_layers, max(1, min(4, 8//world))
     p = lambda layers, vocab=V(), **kw: Plan(tuple(layers), vocab, **{**dict(global_bsz=8, default_dp_type='zero2'), **kw})
     half = lambda a, b: [a]*(n//2) + [b]*(n-n//2)
     z3, z2, tp, ul = L(dp_type='zero3'), L(dp_type='zero2'), L(world, dp_type='zero2'), L(world, True, dp_type='zero2')
@@ -44,27 +59,30 @@ def speed_plans(n_layers, world):
         'half tp-sp, half zero3': (p(half(tp, z3), V(world)), sp),
         'zero3 recompute': (p([L(dp_type='zero3', recompute=True)]*n, V(embed_sdp=True)), {}),
         'alternating tp-sp, zero3': (p([tp, z3]*(n//2), V(world)), sp),
-        'zero2 x4': (p([z2]*n, chunks=4), {}),
-        'zero3 x4, no async': (p([z3]*n, V(embed_sdp=True), chunks=4), dict(async_grad_reduce=False)),
+        f'zero2 x{c}': (p([z2]*n, chunks=c), {}),
+        f'zero3 x{c}, no async': (p([z3]*n, V(embed_sdp=True), chunks=c), dict(async_grad_reduce=False)),
         'zero3, half recompute': (p(half(L(dp_type='zero3', recompute=True), z3), V(embed_sdp=True)), {}),
         'pp-gpipe x8': (p([L()]*n, chunks=8, **{**pp, 'pipeline_type':'gpipe'}), {}),
         'zero2, vtp': (p([z2]*n, V(world)), sp),
         'ulysses zero3 x2': (p([L(world, True, dp_type='zero3')]*n, V(world, True, True), chunks=2), {}),
     }
 
+def deep(d, world): return dict(d, num_hidden_layers=max(d['num_hidden_layers'], world)) # a layer for each stage
+def exact_bsz(world): return max(16, 2*world)
+
 def exact_plans(world):
-    "12 plans for correctness: name: (Plan, RunOptions arguments)"
+    "12 plans for correctness: name: (Plan, RunOptions arguments); a layer for each pipeline stage, and a sample for each rank in two micro-batches"
     from galvatron.plan import LayerStrategy as L, Plan, VocabStrategy as V
-    sp, p = dict(sequence_parallel=True), lambda layers, vocab=V(), **kw: Plan(tuple(layers), vocab, global_bsz=16, **kw)
-    w, pp = world, dict(pp_deg=world)
+    sp, p = dict(sequence_parallel=True), lambda layers, vocab=V(), **kw: Plan(tuple(layers), vocab, global_bsz=exact_bsz(world), **kw)
+    w, pp, n = world, dict(pp_deg=world), deep(EXACT, world)['num_hidden_layers']
     return {
-        'ddp': (p([L()]*4), {}), 'zero2': (p([L(dp_type='zero2')]*4, default_dp_type='zero2', chunks=2), {}),
-        'zero3': (p([L(dp_type='zero3')]*4, V(embed_sdp=True), chunks=2), dict(async_grad_reduce=False)),
-        'tp': (p([L(w)]*4), {}), 'tp-sp': (p([L(w)]*4, V(w)), sp), 'ulysses': (p([L(w, True)]*4, V(w, True)), {}),
-        'gpipe x1': (p([L()]*4, chunks=1, **pp), {}), 'gpipe x4': (p([L()]*4, chunks=4, **pp), {}),
-        '1f1b x8': (p([L()]*4, chunks=8, pipeline_type='pipedream_flush', **pp), {}), 'vtp': (p([L()]*4, V(w)), sp),
-        'mixed': (p([L(w), L(dp_type='zero3'), L(w, True), L(recompute=True)], V(w), chunks=2), sp),
-        'recompute, compile': (p([L(recompute=True), L(w, recompute=True), L(), L()]), dict(compile=True, **sp)),
+        'ddp': (p([L()]*n), {}), 'zero2': (p([L(dp_type='zero2')]*n, default_dp_type='zero2', chunks=2), {}),
+        'zero3': (p([L(dp_type='zero3')]*n, V(embed_sdp=True), chunks=2), dict(async_grad_reduce=False)),
+        'tp': (p([L(w)]*n), {}), 'tp-sp': (p([L(w)]*n, V(w)), sp), 'ulysses': (p([L(w, True)]*n, V(w, True)), {}),
+        'gpipe x1': (p([L()]*n, chunks=1, **pp), {}), 'gpipe x4': (p([L()]*n, chunks=4, **pp), {}),
+        '1f1b x8': (p([L()]*n, chunks=8, pipeline_type='pipedream_flush', **pp), {}), 'vtp': (p([L()]*n, V(w)), sp),
+        'mixed': (p(([L(w), L(dp_type='zero3'), L(w, True), L(recompute=True)]*n)[:n], V(w), chunks=2), sp),
+        'recompute, compile': (p(([L(recompute=True), L(w, recompute=True), L(), L()]*n)[:n]), dict(compile=True, **sp)),
     }
 
 def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=False):
@@ -108,15 +126,16 @@ def mark():
 def between(a, b)->float: # ms
     return (b-a)*1e3 if isinstance(a, float) else a.elapsed_time(b)
 
-def correctness(world, rank):
+def correctness(args, world, rank):
     "Losses and norms of 3 steps under every plan against one process alone (fp32)"
     from galvatron.plan import LayerStrategy, Plan, RunOptions
-    from galvatron.runtime.groups import Place
-    from galvatron.runtime.groups import default_device
-    spec, rows = make_spec(EXACT), {}
-    alone = Plan((LayerStrategy(),)*4, global_bsz=16)
+    from galvatron.runtime.groups import Place, default_device
+    spec, rows, start, names = make_spec(deep(EXACT, world)), {}, time.time(), args.plans.split(',') if args.plans else None
+    alone = Plan((LayerStrategy(),)*spec.n_layers, global_bsz=exact_bsz(world))
     ref = run_plan(spec, alone, RunOptions('fp32'), 3, place=Place.solo(default_device()))
     for name,(plan,kw) in exact_plans(world).items():
+        if names and name not in names: continue
+        if late(start, args): rows[name] = dict(skipped='out of time'); continue
         try:
             got = run_plan(spec, plan, RunOptions('fp32', **kw), 3)
             err = max(abs(a-b)/abs(b) for k in ('loss', 'norm') for a,b in zip(got[k], ref[k]))
@@ -130,11 +149,12 @@ def curves(args, world, rank, save, old):
     "Losses in bf16 of the plans of `correctness`, step by step on one batch, beside those of one GPU alone, whole and in four micro-batches"
     from galvatron.plan import LayerStrategy, Plan, RunOptions
     from galvatron.runtime.groups import Place, default_device
-    spec, steps, solo = make_spec(EXACT), 8 if args.tiny else 100, Place.solo(default_device())
+    spec, steps, solo, start = make_spec(deep(EXACT, world)), 8 if args.tiny else 100, Place.solo(default_device()), time.time()
     rows = {n: r for n,r in old.items() if 'loss' in r}              # a call that ran out of time is taken up
-    alone = {f'alone x{c}': (Plan((LayerStrategy(),)*4, global_bsz=16, chunks=c), {}) for c in (1, 4)}
+    alone = {f'alone x{c}': (Plan((LayerStrategy(),)*spec.n_layers, global_bsz=exact_bsz(world), chunks=c), {}) for c in (1, 4)}
     for name,(plan,kw) in {**alone, **exact_plans(world)}.items():
         if name in rows: continue
+        if late(start, args): rows[name] = dict(skipped='out of time'); continue
         try: rows[name] = dict(loss=run_plan(spec, plan, RunOptions('bf16', **kw), steps, place=solo if name in alone else None)['loss'])
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:])
         first = rows['alone x1'].get('loss')
@@ -144,16 +164,14 @@ def curves(args, world, rank, save, old):
 
 def speed(args, world, rank, save):
     "Step time, tokens/s, MFU and peak memory of the plans, each predicted first where profiles are there"
-    import torch, torch.distributed as dist
+    import torch.distributed as dist
     from galvatron.plan import RunOptions
     from galvatron.runtime.groups import Place, default_device
-    spec = make_spec(TINY if args.tiny else FULL)
+    spec = make_spec(deep(TINY if args.tiny else FULL, world))
     steps, names, rows, start = (3 if args.tiny else args.steps), args.plans.split(',') if args.plans else None, {}, time.time()
     for name,(plan,kw) in speed_plans(spec.n_layers, world).items():
         if names and name not in names: continue
-        late = torch.tensor(float(time.time()-start>args.seconds), device='cuda' if torch.cuda.is_available() else 'cpu')
-        dist.all_reduce(late)
-        if late.item(): rows[name] = dict(skipped='out of time'); continue
+        if late(start, args): rows[name] = dict(skipped='out of time'); continue
         options = RunOptions('bf16', compile=args.compile, **kw)
         row = dict(predicted=predicted(spec, plan, options, args))
         try:
@@ -220,7 +238,7 @@ def budget_plans(spec, gib, bsz, options, args):
 
 def budgets(args, world, rank, save):
     "Plans under budgets: predicted, then run"
-    import torch, torch.distributed as dist
+    import torch.distributed as dist
     from galvatron.plan import Plan, RunOptions
     from galvatron.runtime.groups import default_device
     rows, start, options = {}, time.time(), RunOptions('bf16', compile=args.compile, sequence_parallel=True)
@@ -231,16 +249,14 @@ def budgets(args, world, rank, save):
         dist.broadcast_object_list(box, device=default_device())
         for name,plan,said in box[0]:
             if args.plans and not any(p in f'{case.model}, {gib} GiB: {name}' for p in args.plans.split(';')): continue
-            late = torch.tensor(float(time.time()-start>args.seconds), device=default_device())
-            dist.all_reduce(late)
-            if late.item(): continue
+            if late(start, args): rows[f'{case.model}, {gib} GiB: {name}'] = dict(skipped='out of time'); continue
             row, t = dict(model=case.model, budget_gib=gib, plan=json.loads(plan), predicted=said, tokens=case.batch*spec.seq), time.time()
             try:
                 got = run_plan(spec, Plan.from_json(plan), options, 3 if args.tiny else 6, trace=args.trace)
                 every = [None]*world
                 dist.all_gather_object(every, got)
                 ms = sorted(got['ms'][2:] or got['ms'])
-                row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], reserved_mib=[e.get('reserved', 0.) for e in every], allocated_mib=[e.get('allocated', 0.) for e in every], left_mib=[e.get('left', 0.) for e in every], seconds=time.time()-t)
+                row |= dict(ms=ms[len(ms)//2], spread=(ms[-1]-ms[0])/ms[len(ms)//2], **{f'{k}_mib': [e.get(k, 0.) for e in every] for k in ('reserved', 'allocated', 'context', 'left')}, seconds=time.time()-t)
                 row['mfu'] = spec.step_flops(case.batch)/row['ms']*1e3/world/989e12
                 if args.trace: row['trace'] = [e['trace'] for e in every]
             except Exception as e: row['error'] = f'{type(e).__name__}: {e}'[-500:]
@@ -256,24 +272,26 @@ def model_profiles(args, n):
     names = list(dict.fromkeys(t.split()[0] for t,_ in BUDGETS))
     code = f"import sys; sys.path[:0] = {sys.path!r}; from bench_multi_gpu import profile_one; profile_one(*sys.argv[1:])"
     jobs = [subprocess.Popen([sys.executable, '-c', code, args.out, ','.join(names[i::n]), str(n), str(int(args.tiny)), str(int(args.compile))], env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))) for i in range(min(n, len(names)))]
-    try: [j.wait(timeout=200) for j in jobs]
+    end = time.time()+args.seconds                                  # each model is profiled within a time of its own
+    try: [j.wait(timeout=max(1, end-time.time())) for j in jobs]
     finally: [j.kill() for j in jobs]
 
 def profile_one(out, names, n, tiny, compiled):
     from galvatron.profile.model import ProfileModelArgs, profile_model
     for name in names.split(','):
         t, spec = time.time(), Case.parse(f'{name} 8x4096', bool(int(tiny))).spec
-        profile_model(ProfileModelArgs(profile_type='all', profile_seq_length_list=str(spec.seq), batches='1,4', widths=f'1,{n}', forms='sp,ulysses', compile=bool(int(compiled)), budget_ms=2 if int(tiny) else 40., output_dir=f'{out}/configs', time_limit=90), spec)
+        profile_model(ProfileModelArgs(profile_type='all', profile_seq_length_list=str(spec.seq), batches='1,4', widths=f'1,{n}', forms='tp,sp,ulysses', compile=bool(int(compiled)), budget_ms=2 if int(tiny) else 40., output_dir=f'{out}/configs', time_limit=90), spec)
         print(f'  {name}: profiled in {time.time()-t:.0f} s', flush=True)
 
 def trainers(args, n):
     "torchtitan in turn with ours, under each plan that both know"
     from rivals import run
-    rows, case = [], Case.parse('llama-1b-32k 8x4096', args.tiny)
+    rows, case, begin = [], Case.parse('llama-1b-32k 8x4096', args.tiny), time.time()
     for plan,theirs in {'zero3': 'torchtitan', 'tp-sp': 'torchtitan-tp', 'pp-1f1b x8': 'torchtitan-pp', 'ddp': 'torchtitan-ddp', 'zero2': 'torchtitan-zero2'}.items():
         if args.plans and plan not in args.plans.split(','): continue
         for who in ('ours', theirs)*args.turns:
             t = time.time()
+            if t-begin>args.seconds: rows.append(dict(plan=plan, who=who, skipped='out of time')); continue
             if who!='ours': row = run(who, case, 4 if args.tiny else 12, 90, n)
             else:
                 own = Path(args.out)/'turn'
@@ -287,6 +305,7 @@ def trainers(args, n):
 
 def restart(args, n):
     "Save under one plan, go on under another, and lose a rank: what `galvatron train` does over this machine's network"
+    from galvatron.runtime.launch import _descendants
     folder = Path(tempfile.mkdtemp())
     words = ['--nproc', n, '--model_type', 'llama_hf', '--hidden_size', 256, '--num_hidden_layers', 4, '--num_attention_heads', 8, '--vocab_size', 1003, '--seq_length', 128, '--mixed_precision', 'fp32', '--lr', 1e-3, '--lr_decay_style', 'constant',
              '--global_train_batch_size', 16, '--mock_data', '--eval_iters', 0, '--tensorboard', 0, '--time_limit', 200]
@@ -306,21 +325,21 @@ def restart(args, n):
     print(' ', out['codes'], flush=True)
     same = losses('z')
     out['relative'] = {plan: max(abs(losses(plan)[s]/same[s]-1) for s in range(21, 31)) for plan in ('tp', 'pp')}
-    p = start('zero3', 'k', 100000, 20)
+    every = 3 if args.tiny else 20
+    p = start('zero3', 'k', 100000, every)
     end = time.time()+90
-    while time.time()<end and p.poll() is None and not ((folder/'k/metrics.jsonl').exists() and len(losses('k'))>45): time.sleep(.2)
-    ranks = [q for q in map(int, filter(str.isdigit, os.listdir('/proc'))) if rank_of(q)==str(n-1)]
+    while time.time()<end and p.poll() is None and not ((folder/'k/metrics.jsonl').exists() and len(losses('k'))>2.25*every): time.sleep(.2)
+    ranks = [q for q in _descendants(p.pid) if rank_of(q)==str(n-1)]        # of this run: others may use the machine
     t = time.time()
     os.kill(max(ranks), signal.SIGKILL)
     code, text = finish(p, 90)
     at = max(losses('k'))
     out['killed'] = dict(seconds=time.time()-t, code=code, said=[l for l in text.splitlines() if 'rank' in l.lower()][-3:], step=at)
     words[words.index('--time_limit')+1] = 60
-    before = losses('k')
-    p = start('zero3', 'k', at+20, 20, 'k')
-    code,_ = finish(p, 90)
-    again = [r['step'] for r in map(json.loads, (folder/'k/metrics.jsonl').read_text().splitlines()) if 'loss' in r][len(before):]
-    out['restarted'] = dict(code=code, first=min(again, default=None), last=max(again, default=None))
+    p = start('zero3', 'k', at+every, every, 'k')
+    code, text = finish(p, 90)
+    said = re.search(r'continuing after step (\d+)', text)
+    out['restarted'] = dict(code=code, after=int(said[1]) if said else None, last=max(losses('k')))
     print(' ', json.dumps(out), flush=True)
     return out
 
@@ -343,10 +362,12 @@ def ranks(args):
     def save(part, value):
         res[part] = value
         if rank==0: file.write_text(json.dumps(res, indent=1))
-    if 'correctness' in args.parts: save('correctness', correctness(world, rank))
-    if 'curves' in args.parts: save('curves', curves(args, world, rank, lambda rows: save('curves', rows), old.get('curves', {})))
-    if 'speed' in args.parts: save('speed', speed(args, world, rank, lambda rows: save('speed', rows)))
-    if 'budgets' in args.parts: save('budgets', budgets(args, world, rank, lambda rows: save('budgets', rows)))
+    run = dict(correctness=lambda save: correctness(args, world, rank), curves=lambda save: curves(args, world, rank, save, old.get('curves', {})), speed=lambda save: speed(args, world, rank, save), budgets=lambda save: budgets(args, world, rank, save))
+    for part in (todo := [p for p in args.parts if p in run]):
+        begin, args.seconds = time.time(), share(args, part, todo)
+        if late(begin, args): save(part, res.get(part, dict(skipped='out of time')))
+        else: save(part, run[part](lambda rows: save(part, rows)))
+        if rank==0: print(f'{part}: {time.time()-begin:.0f} s of {args.seconds:.0f}', flush=True)
     dist.barrier()
     dist.destroy_process_group()
 
@@ -355,41 +376,48 @@ def own_words(words):
     i = words.index('--nproc') if '--nproc' in words else len(words)
     return words[:i]+words[i+2:]
 
+def within(seconds, command, **kw):
+    "Run a command; one that takes longer is asked to end, so that it ends its own processes too"
+    p = subprocess.Popen([*map(str, command)], **kw)
+    try: return p.wait(timeout=max(1, seconds))
+    finally:
+        if p.poll() is None: p.terminate()
+        try: p.wait(timeout=20)
+        except subprocess.TimeoutExpired: p.kill()
+
+def hardware(args, n):
+    within(min(300, args.end-time.time()), [sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', n, '--output_dir', Path(args.out)/'hardware_configs', *(['--end_mb', 1] if args.tiny else [])], env=dict(os.environ, OMP_NUM_THREADS='1'))
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ap.add_argument('--out', default='results')
     ap.add_argument('--nproc', type=int, default=0, help='ranks (default: all GPUs, or 2 without any)')
-    ap.add_argument('--parts', default='profile,models,budgets,trainers,restart,correctness,curves,speed')
-    ap.add_argument('--plans', default='', help='only these of the speed plans, by commas; of the plans under budgets those whose name contains one of these, by semicolons')
+    ap.add_argument('--parts', default=','.join(PARTS), help='by commas; they run in this order')
+    ap.add_argument('--minutes', type=float, default=11, help='for all parts together, divided by their value; a step that has begun is ended 2 minutes later')
+    ap.add_argument('--plans', default='', help='only these of the plans for speed, correctness or trainers, by commas; of the plans under budgets those whose name contains one of these, by semicolons')
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
-    ap.add_argument('--seconds', type=float, default=400, help='no new plan is begun after this long in the speed part')
     ap.add_argument('--turns', type=int, default=1, help='blocks of each trainer')
     ap.add_argument('--trace', action='store_true', help='record where the time of a step goes under each speed plan')
     ap.add_argument('--compile', action='store_true')
     ap.add_argument('--tiny', action='store_true')
+    ap.add_argument('--end', type=float, default=0., help=argparse.SUPPRESS)  # of --minutes, as time.time(): for the ranks
     args = ap.parse_args()
-    args.parts = args.parts.split(',')
+    if bad := set(args.parts.split(','))-set(PARTS): ap.error(f"--parts {', '.join(bad)}: allowed are {', '.join(PARTS)}")
+    args.parts, args.end = [p for p in PARTS if p in args.parts.split(',')], args.end or time.time()+60*args.minutes
     if 'RANK' in os.environ: return ranks(args)
     import torch
     n = args.nproc or torch.cuda.device_count() or 2
     Path(args.out).mkdir(parents=True, exist_ok=True)
-    env = dict(os.environ, OMP_NUM_THREADS='1')
-    if 'profile' in args.parts:
-        t = time.time()
-        subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', str(n), '--output_dir', str(Path(args.out)/'hardware_configs'),
-                        *(['--end_mb', '1'] if args.tiny else [])], env=env, timeout=300)
-        print(f'profile-hardware: {time.time()-t:.0f} s', flush=True)
-    if 'models' in args.parts: model_profiles(args, n)
-    file = Path(args.out)/'multi_gpu.json'
-    for name,part in dict(trainers=trainers, restart=restart).items():
-        if name not in args.parts: continue
-        t = time.time()
-        try: got = part(args, n)
+    file, alone = Path(args.out)/'multi_gpu.json', dict(profile=hardware, models=model_profiles, trainers=trainers, restart=restart)
+    for name in (p for p in args.parts if p in alone):
+        t, args.seconds = time.time(), share(args, name, args.parts)
+        old = json.loads(file.read_text()) if file.exists() else {}
+        try: got = alone[name](args, n) if args.seconds>0 else old.get(name, dict(skipped='out of time'))
         except Exception: got = dict(error=traceback.format_exc()[-2000:]); print(got['error'])
-        file.write_text(json.dumps((json.loads(file.read_text()) if file.exists() else {})|{name: got}, indent=1))
-        print(f'{name}: {time.time()-t:.0f} s', flush=True)
-    if set(args.parts)&{'correctness', 'curves', 'speed', 'budgets'}:
-        subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:])], env=env, timeout=1200)
+        if got: file.write_text(json.dumps(old|{name: got}, indent=1))
+        print(f'{name}: {time.time()-t:.0f} s of {args.seconds:.0f}', flush=True)
+    if set(args.parts)-set(alone):
+        within(args.end-time.time()+120, [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:]), '--end', args.end], env=dict(os.environ, OMP_NUM_THREADS='1'))
 
 if __name__=='__main__': main()
