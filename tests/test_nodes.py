@@ -1,9 +1,10 @@
-"Two hosts: network namespaces joined by a cable, a pipeline across it, equal to one process"
-import json, os, shutil, subprocess, sys
+"Several nodes: network namespaces joined by a cable, a pipeline across it, equal to one process; and nodes of one address, of which one fails"
+import json, os, shutil, subprocess, sys, time
 
 import pytest
 
 from galvatron.cli import main
+from galvatron.runtime.launch import free_port
 
 A, B = '10.77.0.1', '10.77.0.2'
 MODEL = '--model_type llama_hf --hidden_size 32 --num_attention_heads 4 --num_hidden_layers 4 --seq_length 32 --vocab_size 257 --mixed_precision fp64 --global_train_batch_size 8'.split()
@@ -49,3 +50,53 @@ def test_a_pipeline_across_two_hosts(hosts, tmp_path):
     codes = [n.wait(200) for n in nodes]
     assert codes==[0, 0], '\n'.join(n.stdout.read() for n in nodes)
     assert losses(tmp_path/'two')==pytest.approx(losses(tmp_path/'one'), rel=1e-12) and len(losses(tmp_path/'one'))==5
+
+EARLY = """import os, time
+node, how = os.environ['NODE_RANK'], os.environ['FAILS'].split()
+if node==how[0] and os.environ['LOCAL_RANK']=='1':
+    if how[1]=='import': import no_such_module
+    os.kill(os.getppid() if how[1]=='launcher' else os.getpid(), 9)
+from galvatron.runtime.launch import init_distributed
+init_distributed('gloo') # waits for the rank that is gone
+"""
+LAUNCH = "import os, sys; from galvatron.runtime.launch import torchrun; i = int(os.environ['NODE_RANK']); sys.exit(torchrun([], 2, nnodes=2, node_rank=i, master_addr='127.0.0.1', master_port=int(sys.argv[1]), module='early'))"
+
+def of_run(mark):
+    "Process ids that carry a mark in their environment"
+    def env(pid):
+        try: return open(f'/proc/{pid}/environ', 'rb').read()
+        except OSError: return b''
+    return [int(p) for p in os.listdir('/proc') if p.isdigit() and mark.encode() in env(p)]
+
+def one_fails(folder, how, limit):
+    "Two nodes, whose ranks fail as told before there is a process group: exit codes, what they say, seconds"
+    (folder/'early.py').write_text(EARLY)
+    port, t, nodes = str(free_port()), time.time(), []
+    env = os.environ|dict(FAILS=how, PYTHONPATH=os.pathsep.join([str(folder), *filter(None, sys.path)]), RUN=str(folder))
+    try:
+        for i in range(2):
+            with open(folder/f'{i}.out', 'w') as out:
+                nodes.append(subprocess.Popen([sys.executable, '-c', LAUNCH, port], env=env|{'NODE_RANK': str(i)}, stdout=out, stderr=out))
+        codes = [n.wait(max(1, t+limit-time.time())) for n in nodes]
+        seconds = time.time()-t
+        while of_run(str(folder)) and time.time()<t+limit: time.sleep(.2)
+        assert not of_run(str(folder))
+        return codes, [(folder/f'{i}.out').read_text() for i in range(2)], seconds
+    finally:
+        for pid in of_run(str(folder)): os.kill(pid, 9)
+        for n in nodes: n.kill(); n.wait()
+
+@pytest.mark.parametrize('fails,how,code,why', [(1, 'import', 1, 'ended with exit code 1'), (0, 'kill', 137, 'ended by signal SIGKILL, as when memory runs out')])
+def test_a_rank_that_fails_before_the_group_ends_all_nodes(tmp_path, fails, how, code, why):
+    codes, out, seconds = one_fails(tmp_path, f'{fails} {how}', 60)
+    print(f'{seconds:.1f} s')
+    assert codes==[code, code], out
+    own, other = out[fails].splitlines()[-1], out[1-fails].splitlines()
+    assert own.startswith('galvatron: rank') and own.endswith(f'{why}; all ranks ended')
+    assert len(other)==2 and other[1].startswith(f'galvatron: node {fails} (') and 'has ended: rank' in other[1] and other[1].endswith(f'{why}; see its output; all ranks ended')
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_whole_is_missed(tmp_path):
+    codes, out, seconds = one_fails(tmp_path, '1 launcher', 120)
+    print(f'{seconds:.1f} s')
+    assert codes==[1, 137] and 'node 1 (' in out[0] and 'it has not been heard of for 45 s' in out[0] and 'SIGKILL' in out[1] and seconds<90
