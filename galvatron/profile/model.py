@@ -161,14 +161,15 @@ def alternate(
     runs:dict, # Name -> calls that make one pass
     device, # Where they run
     budget_ms:float, # Time of the rounds for each run
-    heat_ms:float=0., # Time of rounds that are thrown away after the first, which may compile while the device rests; at least one
+    heat_ms:float=0., # Time of rounds that are thrown away; at least one
     least:int=4, most:int=25, # Bounds of the number of rounds, before it becomes a multiple of the number of runs
+    anew:bool=True, # The first round may compile while the device rests, or touch memory first: it is thrown away besides
 )->dict: # Name -> for each call its times, one a round
     "Time runs in alternation, in an order that changes from round to round"
-    calls,heat,done = [c for cs in runs.values() for c in cs],0.,0
-    while done<2 or heat<heat_ms:
+    calls,heat = [c for cs in runs.values() for c in cs],-1. if anew else 0.
+    while heat<=0. or heat<heat_ms:
         pilot = sum(once_ms(calls, device))
-        heat,done = heat+(max(pilot, 1e-3) if done else 0.),done+1
+        heat = 0. if heat<0. else heat+max(pilot, 1e-3)
     n = min(most, max(least, budget_ms*len(runs)/max(pilot, 1e-3)))
     order = [name for names in turns([*runs], len(runs)*max(1, round(n/len(runs)))) for name in names]
     lead = runs[order[-1]] # its first call would wait for the host: not counted
@@ -366,7 +367,8 @@ def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -
     r,again = b.r,lambda k: passes(lambda: b.layer(b.r.again[k], k), b.gs[k])
     runs = {('plain',k): b.beside(k) for k in task.kinds} | {n: [lambda n=n: b.whole(n)] for n in task.depths} | {('again',k): again(k) for k in task.kinds}
     ends = dict(embed=passes(lambda: (b.fresh(), b.embed())[1], b.ge), head=passes(b.head, None)) if task.ends else {}
-    got = alternate(runs, r.device, budget_ms, heat_ms) | (alternate(ends, r.device, budget_ms) if ends else {})
+    anew = r.options.compile or r.device.type=='cpu'
+    got = alternate(runs, r.device, budget_ms, heat_ms, anew=anew) | (alternate(ends, r.device, budget_ms, anew=anew) if ends else {})
     if runs_ahead(r.device): r.host = r.host or host_times(b, task, ends)
     return got
 
@@ -484,13 +486,13 @@ def is_done(task:Task, m:ModelProfile, do:set)->bool:
 # %% ../../nbs/05_profile.model.ipynb #38ae1644
 _SETTLED_MS = 1500. # full load until the clock has come down
 
-def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool)->tuple: # Points, depth rows
-    "Measure one task; the first of a build times the optimizer too"
+def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool, rest_s:float=math.inf)->tuple: # Points, depth rows
+    "Measure one task, after a pause of the device; the first of a build times the optimizer too"
     do,budget = wanted(a),a.budget_ms or (100. if r.device.type=='cuda' else 40.)
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
     b = Bench(r, task.batch, task.seqs)
-    rested = first or r.options.compile # built or compiled in between
-    heat = 0. if r.device.type=='cpu' else _SETTLED_MS if rested else budget
+    rest_s = math.inf if r.options.compile else rest_s # in the first round
+    heat = 0. if r.device.type=='cpu' else max(budget, min(_SETTLED_MS, 500*rest_s))
     got = times(b, task, budget, heat) if 'time' in do else {}
     points = [*(layer_point(b, task, do, got, k) for k in task.kinds), *(end_points(b, task, do, got) if task.ends else [])]
     return points, [depth_row(b, n, task, do, got, budget, first) for n in task.depths]
@@ -525,10 +527,11 @@ def _now(): return time.strftime('%Y-%m-%dT%H:%M:%S')
 # %% ../../nbs/05_profile.model.ipynb #4b530f33
 class Book:
     "The profile as it grows: each finished point is on disk"
-    def __init__(self, path, m:ModelProfile, deadline:float=float('inf'), stale=()): self.path,self.m,self.deadline,self.stale = Path(path),m,deadline,stale # files that go when the first point comes
+    def __init__(self, path, m:ModelProfile, deadline:float=float('inf'), stale=()): self.path,self.m,self.deadline,self.stale,self.worked = Path(path),m,deadline,stale,0. # files that go when the first point comes; when the device last did
 
     def add(self, points, depths):
         "Record what a task measured"
+        self.worked = time.time()
         rows = {(tuple(d['layers']),d['batch'],tuple(d['seq'])):d for d in _without_times(self.m.depths, depths)}
         for d in depths: rows[key] = {**rows.get(key := (tuple(d['layers']),d['batch'],tuple(d['seq'])), {}), **d}
         fresh = {p.key for p in points if not p.oom}
@@ -592,7 +595,7 @@ def run_group(group:list, book:Book, spec, a, options, device, bar):
                 bar.set_postfix_str(str(task), refresh=False)
                 try:
                     if full and task.tokens>=full: raise MemoryError
-                    try: out = run_task(task, r, a, first=task is group[0])
+                    try: out = run_task(task, r, a, first=task is group[0], rest_s=time.time()-book.worked)
                     except Exception as e: # a layer may fit where whole models do not
                         if not (is_oom(e) and task.depths): raise
                         e.__traceback__ = None
