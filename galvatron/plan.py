@@ -231,7 +231,7 @@ def from_text(cls:Plan,
     for stage in text.split('||'):
         start = len(layers)
         for run in stage.split(','):
-            name,times = re.fullmatch(r'(.*?)(?: x(\d+))?', run.strip()).groups()
+            name,times = re.fullmatch(r'(.*?)(?:\s+x([1-9]\d*))?', run.strip(), re.DOTALL).groups()
             layers += [LayerStrategy.from_text(name, default)]*int(times or 1)
             pp,k,_,d,*_ = _name.fullmatch(name.strip()).groups()
             sizes.add((int(pp), int(k)*int(d)))
@@ -241,7 +241,7 @@ def from_text(cls:Plan,
     world = len(div)*max(sizes)[1]
     said = {'world_size':world} | kwargs.pop('provenance', {})
     if said['world_size']!=world: raise GalvatronError(f"plan {text!r}: its names speak of {world} ranks, its provenance of {said['world_size']}")
-    return cls(layers, pp_deg=len(div), pp_division=div, provenance=said, **kwargs)
+    return cls(layers, pp_deg=len(div), pp_division=div, provenance=said|{'world_size':world}, **kwargs)
 
 # %% ../nbs/00_plan.ipynb #3f21206c
 def actions(

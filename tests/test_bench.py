@@ -42,6 +42,12 @@ def test_unpacking_profiles_loses_nothing(tmp_path):
     for less in (replace(m, points=m.points[1:]), replace(m, depths=()), replace(m, optimizer=())):
         with pytest.raises(SystemExit, match='would lose'): packed(less)
     assert ModelProfile.load(root/'model_zoo/llama_hf/configs', spec).points==m.points
+    for machine in dict(device='A100'), dict(compile=True):                                  # its times would stand beside those of the other
+        replace(m, points=m.points[1:], meta={**m.meta, 'machine':machine}).save(tmp_path/'work/llama_hf'); tool.pack(tmp_path/'work', tmp_path)
+        with pytest.raises(SystemExit, match=f'{[*machine][0]} None there'): tool.unpack(tmp_path/'profiles.tar.gz', root, keep=True)
+    replace(m, points=m.points[1:]).save(tmp_path/'work/llama_hf'); tool.pack(tmp_path/'work', tmp_path)
+    for _ in range(2): tool.unpack(tmp_path/'profiles.tar.gz', root, keep=True)
+    assert {p.key: p for p in ModelProfile.load(root/'model_zoo/llama_hf/configs', spec).points}=={p.key: p for p in m.points}
     fresh = replace(m, depths=tuple({**d, 'batch':4, 'excess_spread_ms':.1} for d in whole)) # the first batch was not compared again
     fresh.save(tmp_path/'work/llama_hf')
     tool.restore(tmp_path/'work', 'llama-7b', m, True, 'bf16')

@@ -69,6 +69,25 @@ def test_frozen_tables(kind, precision):
         assert all(p.requires_grad!=p.detach().equal(before[n]) for n,p in mine.items())
     assert 0<len(left := [n for n,g in grads[1].items() if g is not None])<len(grads[0]) and all(torch.allclose(grads[0][n], grads[1][n], rtol=1e-9, atol=1e-12) for n in left) # another kernel for a T5's scores without gradient
 
+def test_a_step_that_failed_leaves_nothing():
+    "An error in the middle of a layer's backward, then gradients set to zero in place: the next step's are its own"
+    spec, grads = spec_of('llama', 2), []
+    for fails in False, True:
+        model = StageModel(spec, Plan((S(),)*2, chunks=4, global_bsz=8), RunOptions('bf16'), Place.solo())
+        pipeline, calls = Pipeline(model), []
+        def fail(*_):
+            calls.append(1)
+            if len(calls)==3: raise RuntimeError('lost')
+        if fails:
+            hook = model.units[1].module.self_attn.register_full_backward_pre_hook(fail)
+            with pytest.raises(RuntimeError, match='lost'): pipeline.step(micro_batches(model, inputs(spec, 1, 8)))
+            hook.remove()
+            assert model.units[1].copies.more
+            model.zero_grad(set_to_none=False)
+        pipeline.step(micro_batches(model, inputs(spec, 0, 8)))
+        grads.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *grads))
+
 def test_units_of_many_sizes_are_all_compiled():
     "PyTorch's default is eight forms of a function; a Swin has units with 1, 2, 3, 6 and 7 large matrices, each in two forms at least"
     graphs, h = [], torch.ones(6)

@@ -74,6 +74,11 @@ def lost(old, new):
     timed = lambda m: {('whole models',d['batch'],*d['seq']) for d in m.depths if 'forward_ms' in d}
     return sorted(map(str, {p.key for p in old.points}-{p.key for p in new.points} | timed(old)-timed(new) | ({'optimizer'} if old.optimizer and not new.optimizer else set())))
 
+def unlike(old, new):
+    "In what two profiles differ whose times cannot stand in one file; another PyTorch is none of it"
+    what = lambda m: {'layers of':m.layer_params, **{k:m.meta.get('machine', {}).get(k) for k in ('device','precision','compile','flash_attn')}}
+    return [f'{k} {a} there, {what(new)[k]} here' for k,a in what(old).items() if a!=what(new)[k]]
+
 def joined(old, new):
     "A model's profile with what only an older one holds, of which `earlier` in its meta tells when and how much it is; of that one's whole models the times alone, since their memory was that of an earlier runtime"
     from dataclasses import replace
@@ -97,8 +102,11 @@ def unpack(path, root=ROOT, keep=False):
             kind,hardware = f.parent.name,f.name.startswith('hardware_profile_')
             to = root/('profile_hardware/hardware_configs' if hardware else f'model_zoo/{kind}/configs')
             new = (HardwareProfile if hardware else ModelProfile).load(f)
-            if keep and not hardware and (to/f.name).exists(): new = joined(ModelProfile.load(to/f.name), new)
-            if not hardware and (to/f.name).exists() and (gone := lost(ModelProfile.load(to/f.name), new)): sys.exit(f'{to/f.name} would lose {"; ".join(gone)}: nothing was unpacked')
+            old = ModelProfile.load(to/f.name) if not hardware and (to/f.name).exists() else None
+            if keep and old:
+                if apart := unlike(old, new): sys.exit(f'{to/f.name} cannot be kept beside it: {"; ".join(apart)}: nothing was unpacked')
+                new = joined(old, new)
+            if old and (gone := lost(old, new)): sys.exit(f'{to/f.name} would lose {"; ".join(gone)}: nothing was unpacked')
             ready.append((replace(new, meta={'shipped':True, **new.meta}), to))
         for m,to in ready: # the documented files follow from the rich one
             to.mkdir(parents=True, exist_ok=True)

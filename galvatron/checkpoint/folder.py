@@ -50,7 +50,7 @@ def find_checkpoint(
     every, latest = iterations(root), root/'latest'
     if not every: raise GalvatronError(f'{root}: no checkpoint here (wanted: folders iter_N, each with a checkpoint.json)')
     if iteration is None:
-        named = root/latest.read_text(errors='replace').strip() if latest.exists() else None
+        named = root/(latest.read_text(errors='replace').strip() if latest.is_file() else latest.resolve().name) # or a link to a folder
         return named if named in every.values() else list(every.values())[-1]
     if iteration not in every: raise GalvatronError(f"{root}: no iteration {iteration} (there are: {', '.join(map(str, every))})")
     return every[iteration]

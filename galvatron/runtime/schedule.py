@@ -152,7 +152,7 @@ def step(self:Pipeline,
     if not self.model.training: self.model.train() # it visits every module
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
     for u in self.model.units:
-        if u.copies: u.copies.low = self.model.low_gradients and len(micro_batches)==1
+        if u.copies: u.copies.low, u.copies.more = self.model.low_gradients and len(micro_batches)==1, {} # a step that failed may have left some
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches, loss_scale)
     self.model.finish_gradients()
     self.steps += 1

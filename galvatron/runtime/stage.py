@@ -140,7 +140,7 @@ class WorkingCopies:
 
     def take(self, p):
         "The copy of a parameter, filled; all copies that must be filled again are filled at once"
-        if p not in self.copies: self.copies[p] = self._make(p)
+        if p not in self.copies or self.copies[p].requires_grad!=p.requires_grad: self._make(p)
         if self.filled.get(p)!=_version(p):
             old = [(self, q, w) for q,w in self.copies.items() if self.filled.get(q)!=_version(q)]
             renew(old, lambda: torch._foreach_copy_([w for _,_,w in old], [local(q) for _,q,_ in old]))
@@ -151,8 +151,9 @@ class WorkingCopies:
         w.untyped_storage().resize_(0)
         mine = weakref.ref(self)                     # the garbage collector does not see a cycle through a hook of autograd
         if p.requires_grad: w.register_post_accumulate_grad_hook(lambda w: mine()._add(p, w))
-        self.trained += p.requires_grad
-        return w
+        self.copies[p] = w
+        self.filled.pop(p, None)
+        self.trained = sum(c.requires_grad for c in self.copies.values())
 
     def _empty(self, p, w):
         w.untyped_storage().resize_(0)
