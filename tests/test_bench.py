@@ -63,6 +63,12 @@ def test_a_joined_profile_says_what_is_of_earlier_calls():
     assert tool.joined(old, new).meta==dict(date='4', until='5', earlier=dict(date='0', until='3', points=5, whole_models=1))
     assert tool.joined(old, replace(old, meta=new.meta)).meta==new.meta # nothing was kept
 
+def test_several_gpus_refuse_unknown_words(tmp_path):
+    "before anything is measured, or written over what an earlier run left"
+    for words in (['--parts', 'sped'], ['--parts', 'speed', '--plans', 'zero3,zero4']):
+        p = subprocess.run([sys.executable, ROOT/'tools/bench_multi_gpu.py', '--tiny', '--nproc', '2', '--out', tmp_path, *words], capture_output=True, text=True, timeout=60, env=dict(os.environ, PYTHONPATH=str(ROOT)))
+        assert p.returncode==2 and f"{words[-1].split(',')[-1]}: allowed are" in p.stderr and not list(tmp_path.iterdir())
+
 @pytest.mark.timeout(240)
 def test_parts_and_page(tmp_path):
     def run(*args): subprocess.run([sys.executable, str(ROOT/'tools/bench_h200.py'), '--tiny', '--out', str(tmp_path), *args], check=True, timeout=200, capture_output=True, env=dict(os.environ, PYTHONPATH=str(ROOT)))

@@ -269,12 +269,14 @@ def budgets(args, world, rank, save):
 
 def model_profiles(args, n):
     "One process a GPU profiles its share of the models, alone and at the width of all GPUs"
-    names = list(dict.fromkeys(t.split()[0] for t,_ in BUDGETS))
+    names = list({Case.parse(f'{name} 8x4096', args.tiny).spec.name: name for name in (t.split()[0] for t,_ in BUDGETS)}.values()) # toy shapes are all one model
     code = f"import sys; sys.path[:0] = {sys.path!r}; from bench_multi_gpu import profile_one; profile_one(*sys.argv[1:])"
     jobs = [subprocess.Popen([sys.executable, '-c', code, args.out, ','.join(names[i::n]), str(n), str(int(args.tiny)), str(int(args.compile))], env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))) for i in range(min(n, len(names)))]
     end = time.time()+args.seconds                                  # each model is profiled within a time of its own
     try: [j.wait(timeout=max(1, end-time.time())) for j in jobs]
     finally: [j.kill() for j in jobs]
+    if failed := [names[i::n] for i,j in enumerate(jobs) if j.returncode]: raise RuntimeError(f'not profiled, or not all of them: {failed}')
+    return dict(profiled=names)
 
 def profile_one(out, names, n, tiny, compiled):
     from galvatron.profile.model import ProfileModelArgs, profile_model
@@ -408,6 +410,9 @@ def main():
     if 'RANK' in os.environ: return ranks(args)
     import torch
     n = args.nproc or torch.cuda.device_count() or 2
+    known = {**speed_plans(make_spec(TINY if args.tiny else FULL).n_layers, n), **exact_plans(n)}
+    if set(args.parts) & {'speed', 'correctness'} and not set(args.parts) & {'budgets', 'trainers'} and (bad := [p for p in filter(None, args.plans.split(',')) if p not in known]):
+        ap.error(f"--plans {', '.join(bad)}: allowed are {'; '.join(k for k in known if ',' not in k)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
     file, alone = Path(args.out)/'multi_gpu.json', dict(profile=hardware, models=model_profiles, trainers=trainers, restart=restart)
     for name in (p for p in args.parts if p in alone):

@@ -25,7 +25,7 @@ from .communication import (Collective, Group, compute_bytes, exchange_of, maste
 from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import LayerType, ModelSpec
-from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, text_table
+from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, several, text_table
 from ..profile.files import HardwareProfile, ModelProfile, form_of
 
 # %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
@@ -598,7 +598,7 @@ def unmeasured(self:Prediction) -> list: # sentences
     shares = [f"layers shared by {', '.join(f'{f} {w}' for f, w in sorted(shares))} were not measured: their times follow from {had} (profile-model --widths {','.join(str(w) for w in sorted({w for _, w in shares}))} measures them)"
               for had, shares in sorted(out.items())]
     few = sorted({(b, least) for k, s in kinds if (b := self.plan.micro_bsz/s.dp(r.hardware.world_size//self.plan.pp_deg)) < (least := r.profile.least_batch(k))}) if r.mode=='static' else []
-    return shares + [f'layers on {b:g} samples were not measured: their times are in proportion to those of {least}, and fewer samples take longer than that (profile-model --batches {b:g},{least} measures them)' for b, least in few]
+    return shares + [f'layers on {several(int(b), "sample")} were not measured: their times are in proportion to those of {least}, and fewer samples take longer than that (profile-model --batches {b:g},{least} measures them)' for b, least in few]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #f4b63017
 @patch(as_prop=True)

@@ -797,9 +797,9 @@ def stand_in(self:ModelProfile,
 @patch
 def least_batch(self:ModelProfile,
     k:int, # Layer type
-)->int: # Samples; 0 where documented files tell times of one sample only
+)->int: # Samples; 1 where a documented file does not say, 0 if none was
     "The smallest batch on which a layer was timed"
-    return 0 if self.documented else min((p.batch for p in self.points if p.kind=='layer' and p.type==k and p.forward_ms is not None), default=0)
+    return min((p.batch for p in self.points if p.kind=='layer' and p.type==k and p.forward_ms is not None), default=0)
 
 # %% ../../nbs/03_profile.files.ipynb #445010b3
 @patch

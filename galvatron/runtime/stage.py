@@ -135,7 +135,7 @@ class WorkingCopies:
     def __init__(self, dtype, brief:bool):
         self.dtype, self.brief = dtype, brief       # whether copies go after each use
         self.copies, self.filled = {}, {}           # copy by parameter, and of which version of the parameter it is
-        self.more, self.trained = {}, 0             # gradients that have come and are not added yet, and of how many copies they come
+        self.more, self.trained = {}, 0             # by parameter, gradients that have come and are not added yet (None: the first), and of how many copies they come
         self.last, self.low = True, False           # of the next backward: the last of the step; gradients stay in the precision of the copies
 
     def take(self, p):
@@ -179,19 +179,18 @@ def _add_up(*pairs): # compiled on a GPU: PyTorch's own kernel for two precision
 def _add(self:WorkingCopies, p, w):
     "The gradient of a copy has come"
     g, w.grad = w.grad, None
+    if p in self.more: self.add_up()                   # the backward before did not bring all of them
+    self.more[p] = None if p.grad is None else (exact_gradient(p), g.contiguous()) # a tied table may have one, from its other unit, where its neighbours have none
     if p.grad is None: p.grad = _like(p, g if self.low else g.to(p.dtype))
-    else:
-        if p in self.more: self.add_up()
-        self.more[p] = exact_gradient(p), g.contiguous()
-        if len(self.more)==self.trained: self.add_up() # one call for a unit: it takes Python as long as one for a parameter
+    if len(self.more)==self.trained: self.add_up()     # one call for a unit: it takes Python as long as one for a parameter
     if self.last or self.brief: self._empty(p, w)
 
 @patch
 @torch.no_grad()
 def add_up(self:WorkingCopies):
     "Add the gradients that have come to those that are there"
-    rows, rest = zip(*(in_rows(*pair) for pair in self.more.values())) if self.more else ((), ())
-    self.more = {}
+    pairs, self.more = list(filter(None, self.more.values())), {}
+    rows, rest = zip(*(in_rows(*pair) for pair in pairs)) if pairs else ((), ())
     if rows := [x for pair in rows if pair for x in pair]: fused(_add_up, *rows)
     _add_up(*(x for pair in rest if pair for x in pair))
 
