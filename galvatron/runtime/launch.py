@@ -342,7 +342,7 @@ class _Nodes:
             first = self._say(*(mine := [self.me, self.host, code, why]))
             if self.me==0: time.sleep(3*self.every_s) # the store goes with this process: until all have read it
             return self.heard or (self._end(first) if json.loads(first)!=mine else None)
-        except RuntimeError: return self.heard or (1, LOST.format(*self.at))
+        except RuntimeError: return (self.heard or (1, LOST.format(*self.at))) if code else None # of nodes that have done their work, node 0 may be the first to leave
 
     def absent(self)->list:
         "Nodes that have not come to the meeting"
