@@ -677,9 +677,10 @@ def fitted(
         return device if device>least else Floor(least)
     xs,ys = zip(*sorted(at.items()))
     degree,edge = min(degree, len(xs)-1),min(max(x, xs[0]), xs[-1])
-    inside = max(0., float(np.polyval(np.polyfit(xs, ys, degree), edge)))
-    if edge==x or not inside: return inside
-    return inside*float(np.polyval(g := growing(xs, ys, degree), x)/np.polyval(g, edge))
+    inside = float(np.polyval(np.polyfit(xs, ys, degree), edge))
+    if inside>0 and edge==x: return inside
+    g = growing(xs, ys, degree)
+    return float(np.polyval(g, x)*(inside/np.polyval(g, edge) if inside>0 else 1.)) # a curve that noise bends below zero says nothing
 
 # %% ../../nbs/03_profile.files.ipynb #27d28cfe
 def over_batch_and_length(
