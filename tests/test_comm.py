@@ -8,6 +8,7 @@ from torch import distributed as dist, nn
 from galvatron.layout import Layout, exchange, kind
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy
 from galvatron.runtime import collectives as C
+from galvatron.runtime import groups
 from galvatron.runtime.groups import Place, rank_sets
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.redistribute import redistribute
@@ -31,7 +32,7 @@ def groups_are_shared():
     place = Place(short)
     n = n_groups()
     Place(long), Place(short)
-    assert n_groups()==n
+    assert n_groups()==n and not groups._made['met'] # nobody sends messages ahead
     want = [s for s in rank_sets(long, place.world) if place.rank in s]
     for s in long.layers[:2]: place.mesh(s)
     assert n_groups()==n==len({tuple(sorted(s)) for s in want} | {tuple(range(place.world))})
@@ -48,7 +49,9 @@ def groups_are_shared():
         assert dist.get_process_group_ranks(data)==dist.get_process_group_ranks(far) and data is not (place.axes(s)[2] or far)
 
 def pipeline_neighbours():
-    place = Place(Plan((S(dist.get_world_size()//2),)*4, pp_deg=2, global_bsz=8), tied=True)
+    plan = Plan((S(dist.get_world_size()//2),)*4, pp_deg=2, global_bsz=8)
+    place = Place(plan, tied=True)
+    assert groups._made['met']=={s for s in rank_sets(plan, place.world, tied=True) if len(s)==2} # in every group of two, also those made for a plan without stages
     assert (place.stage, place.me)==divmod(dist.get_rank(), place.N)
     peer, group = place.neighbour(+1 if place.first else -1)
     assert peer==(place.rank+place.N)%place.world and place.neighbour(-1 if place.first else +1)==(None, None) and place.ends() is group

@@ -75,7 +75,7 @@ def rank_sets(
     return list(sets)
 
 # %% ../../nbs/20_runtime.groups.ipynb #ef72c3c8
-_made = dict(world=None, groups={}) # the default group, and the groups that were made under it by rank set
+_made = dict(world=None, groups={}, met=set()) # the default group, the groups that were made under it by rank set, and those of two whose ranks have sent each other a message
 
 def _backend(device_type:str):
     "The default group's backend for a kind of device, or None"
@@ -86,28 +86,28 @@ def time_limit():
     try: return dist.group.WORLD._get_backend(torch.device('cpu' if _backend('cpu') else 'cuda')).options._timeout
     except (AttributeError, RuntimeError): return None          # PyTorch's own limits
 
-def _warm(ranks, group, device):
-    "Make all connections of a group that NCCL would make at first use"
-    x = torch.zeros(1, device=device)
-    dist.all_reduce(x, group=group)
-    if len(ranks)==2:
-        peer = ranks[dist.get_rank()==ranks[0]]
-        ops = [dist.P2POp(f, y, peer, group) for f,y in ((dist.isend, x), (dist.irecv, torch.empty_like(x)))]
-        for work in dist.batch_isend_irecv(ops): work.wait()
+def _meet(ranks, group, device):
+    "A message each way between two ranks"
+    x, peer = torch.zeros(1, device=device), ranks[dist.get_rank()==ranks[0]]
+    for work in dist.batch_isend_irecv([dist.P2POp(f, y, peer, group) for f,y in ((dist.isend, x), (dist.irecv, torch.empty_like(x)))]): work.wait()
 
 # %% ../../nbs/20_runtime.groups.ipynb #2e7c0705
 def groups_for(
     sets:list, # tuples of global ranks, in descending order for a second group; the same list on every rank of the world
     device, # where the groups' tensors live
+    messages:bool=False, # two ranks will send each other messages ahead of their use, as in a pipeline
 )->dict: # rank set -> group; sets without this rank have a placeholder
     "Groups for rank sets, made once in the life of the default group; a collective call of the whole world"
     if _made['world'] is not dist.group.WORLD:
-        _made.update(world=dist.group.WORLD, groups={})
-    groups, device, all_ranks = _made['groups'], torch.device(device), tuple(range(dist.get_world_size()))
+        _made.update(world=dist.group.WORLD, groups={}, met=set())
+    groups, device, me, all_ranks = _made['groups'], torch.device(device), dist.get_rank(), tuple(range(dist.get_world_size()))
     new = [s for s in dict.fromkeys([all_ranks, *sets]) if s not in groups]
     for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(sorted(s), time_limit(), _backend(device.type))
     for s in new:
-        if len(s)>1 and dist.get_rank() in s: _warm(s, groups[s], device)
+        if len(s)>1 and me in s: dist.all_reduce(torch.zeros(1, device=device), group=groups[s])
+    for s in [s for s in dict.fromkeys(sets) if messages and len(s)==2 and s not in _made['met']]:
+        _made['met'].add(s)
+        if me in s: _meet(s, groups[s], device)
     return groups
 
 # %% ../../nbs/20_runtime.groups.ipynb #e1f900e7
@@ -127,7 +127,7 @@ class Place:
         self.N = plan.stage_size(self.world)
         self.stage, self.me = divmod(self.rank, self.N)
         self.device = torch.device(device or default_device())
-        self._groups, self._meshes = groups_for(rank_sets(plan, self.world, options, tied, spec), self.device), {}
+        self._groups, self._meshes = groups_for(rank_sets(plan, self.world, options, tied, spec), self.device, self.pp>1), {}
 
 # %% ../../nbs/20_runtime.groups.ipynb #33423f3c
 def default_device()->torch.device:
