@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy,_misfits
 from .arguments import MEASURED,ProfileModelArgs,check_folder,points_of,widths_of,write_analytic
 from .files import FORMS,MIB,ModelProfile,Point,check_machine,merge_points,model_files,rich_text,write_text
-from .hardware import delay,device_facts,median_spread,once_ms
+from .hardware import _warn,delay,device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.collectives import is_oom,local
 from ..runtime.groups import Place
@@ -580,9 +580,6 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     m = ModelProfile(spec.name, a.mixed_precision, (), tuple(t.params for t in spec.layer_types), tuple(t.seq for t in spec.layer_types), (spec.embed_params,spec.head_params),
                      device=machine['device'], meta=meta)
     return Book(folder/names['rich'], m, stale=[folder/names[k] for k in ('computation','memory')]) # of another machine or an earlier run: not to stand beside this one's points
-
-# %% ../../nbs/05_profile.model.ipynb #d61b18e2
-def _warn(text): print(f'galvatron: warning: {text}', file=sys.stderr)
 
 # %% ../../nbs/05_profile.model.ipynb #dc721889
 def run_group(group:list, book:Book, spec, a, options, device, bar):
