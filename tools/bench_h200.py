@@ -262,7 +262,7 @@ def neighbours(c):
     for chunks in (c.chunks, c.chunks*2, c.chunks//2):
         for r in (c.recompute, c.recompute-step, c.recompute+step, 0, n):
             if chunks and c.batch%chunks==0 and 0<=r<=n and (chunks, r)!=(c.chunks, c.recompute): out.append(replace(c, chunks=chunks, recompute=r))
-    return sorted(dict.fromkeys(out), key=lambda x: (x.chunks!=c.chunks, abs(x.recompute-c.recompute)))[:7]
+    return sorted(dict.fromkeys(out), key=lambda x: (abs(x.recompute-c.recompute), x.chunks!=c.chunks))[:7]
 
 # ---- kernels
 

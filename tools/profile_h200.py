@@ -13,8 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 ROOT = Path(__file__).resolve().parent.parent/'galvatron'
 
 MODELS = { # name: (model_type, lengths)
-    'llama-7b':('llama_hf','2048,4096,8192'), 'llama3-8b':('llama_hf','2048,4096,8192'), 'gpt-1.5b':('gpt_hf','1024,2048,4096,8192'),
+    'llama-7b':('llama_hf','2048,4096,8192'), 'llama3-8b':('llama_hf','2048,4096,8192'), 'gpt-1.5b':('gpt_hf','2048,4096,8192'),
     'gpt-6.7b':('gpt_hf','2048,4096,8192'), 'qwen2.5-7b':('llama_hf','2048,4096,8192'), 'llama-13b':('llama_hf','2048,4096,8192')}
+ALSO = {'gpt-1.5b':'1024'} # lengths beside these, once all models have theirs: the one it was made for
 TINY = dict(vocab_size=512, intermediate_size=192, num_attention_heads=8)
 
 
@@ -24,14 +25,14 @@ def spec_of(name, tiny):
     return ModelSpec.from_size(MODELS[name][0], name, **({**small, 'num_key_value_heads':8} if tiny and MODELS[name][0]=='llama_hf' else small if tiny else {}))
 
 PASSES = [ # each build of a width is made and warmed once a pass
-    dict(batches='1,2,4,8', cap=32768), dict(batches='8', cap=65536, widths='1'), dict(batches='3,5,6,7', cap=32768, widths='1', lengths=1)]
+    dict(batches='1,2,4,8', cap=32768), dict(batches='1,2,4,8', cap=32768, lengths='also'), dict(batches='8', cap=65536, widths='1'), dict(batches='3,5,6,7', cap=32768, widths='1', lengths=1)]
 COMPARE = dict(batches='1,4', cap=16384, widths='1', lengths=2, budget_ms=200.) # the layer alone beside whole models
-MISSING = [{**PASSES[0], 'widths':'2,4,8'}, PASSES[1]]
+MISSING = [{**PASSES[0], 'widths':'2,4,8'}, PASSES[2]]
 
 def measure(name, folder, seconds, o, batches, cap, widths='', lengths=None, budget_ms=0.):
-    "One pass over one model: some batches, at every width and form or at those given, and the first `lengths`"
+    "One pass over one model: some batches, at every width and form or at those given, and the first `lengths`, or those of `ALSO`"
     from galvatron.profile.model import ProfileModelArgs, profile_model
-    seqs = ('32,64,128' if o.tiny else MODELS[name][1]).split(',')[:lengths]
+    seqs = ['16' if o.tiny else ALSO[name]] if lengths=='also' else ('32,64,128' if o.tiny else MODELS[name][1]).split(',')[:lengths]
     spec = spec_of(name, o.tiny)
     profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=','.join(seqs), max_tp_deg=8, mixed_precision=o.precision, layernum_max=o.layernum_max,
                   compile=o.compile, budget_ms=min(budget_ms, 10*o.budget_ms) or o.budget_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
@@ -180,7 +181,7 @@ def main():
         begin_from_shipped(work, {*o.models, *o.compare}, o.shipped, o.tiny, o.precision)
         run_pass('compared', o.compare, COMPARE, work, o, start+.35*(end-start), failed, tell=True, again=True)
         passes = MISSING
-    for k,what in enumerate(passes): run_pass(f'pass {k+1}', o.models, what, work, o, end, failed, tell=not o.missing and k in (0, len(passes)-1))
+    for k,what in enumerate(passes): run_pass(f'pass {k+1}', [n for n in o.models if what.get('lengths')!='also' or n in ALSO], what, work, o, end, failed, tell=not o.missing and k in (0, len(passes)-1))
     print(f'{time.time()-start:.0f} s in all', *failed, sep='\n')
     return bool(failed)
 
