@@ -115,6 +115,11 @@ def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=Fals
     if trace: out['trace'] = traced(step)
     return out
 
+def rest():
+    "Give back what a plan held, its communicators too, so that the next one begins as in a process of its own"
+    from galvatron.runtime.groups import close_groups
+    free(); close_groups()
+
 def mark():
     "A point in time: of the device's queue if there is a GPU"
     import torch
@@ -142,7 +147,7 @@ def correctness(args, world, rank):
             rows[name] = dict(error=err, ok=err<1e-5)
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:], ok=False)
         if rank==0: print(f'  {name:22s} {rows[name]}', flush=True)
-        free()
+        rest()
     return rows
 
 def curves(args, world, rank, save, old):
@@ -159,7 +164,7 @@ def curves(args, world, rank, save, old):
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:])
         first = rows['alone x1'].get('loss')
         if rank==0: print(f'  {name:22s}', rows[name].get('error') or f"{rows[name]['loss'][0]:.4f} to {rows[name]['loss'][-1]:.4f}, apart from alone by {max(abs(a/b-1) for a,b in zip(rows[name]['loss'], first)):.1e} at most", flush=True)
-        free(); save(rows)
+        rest(); save(rows)
     return rows
 
 def speed(args, world, rank, save):
@@ -190,7 +195,7 @@ def speed(args, world, rank, save):
             shown_row = row.get('error') or f"{row['ms']:8.1f} ms  {row['tokens_s_gpu']:9.0f} tok/s/GPU  MFU {row['mfu']:.1%}  reserved {row['reserved_mib']}  loss {row['loss']:.4f}  first {row['first_ms']/1e3:.0f} s  predicted {row['predicted']}"
             print(f'  {name:26s} {shown_row}', flush=True)
             for r,t in enumerate(row.get('trace', [])): print(shown(f'  {name}, rank {r}', t) if r==0 or 'pp' in name else '', flush=True)
-        free(); save(rows)
+        rest(); save(rows)
     return rows
 
 def profiles(spec, args):
@@ -244,7 +249,7 @@ def budgets(args, world, rank, save):
     rows, start, options = {}, time.time(), RunOptions('bf16', compile=args.compile, sequence_parallel=True)
     for text,gib in BUDGETS:
         case = Case.parse(text, args.tiny)
-        spec, gib = case.spec, 1.5 if args.tiny else gib
+        spec, gib = case.spec, 3. if args.tiny else gib # more than a process of the shipped profile holds
         box = [[(n, p.to_json(), predicted(spec, p, options, args)) for n,p in budget_plans(spec, gib, case.batch, options, args)] if rank==0 else None]
         dist.broadcast_object_list(box, device=default_device())
         for name,plan,said in box[0]:
@@ -262,7 +267,7 @@ def budgets(args, world, rank, save):
             except Exception as e: row['error'] = f'{type(e).__name__}: {e}'[-500:]
             rows[f'{case.model}, {gib} GiB: {name}'] = row
             if rank==0: print(f"  {case.model} {gib} GiB {name:16s}", row.get('error') or f"{row['ms']:8.1f} ms  MFU {row['mfu']:.1%}  predicted {said.get('ms', 0):.1f} ({said.get('ms', 0)/row['ms']-1:+.1%}), reserved {max(row['reserved_mib']):.0f}, predicted {[round(a-c) for a,c in zip(said.get('mib', []), said.get('context_mib', []))]}, {row['seconds']:.0f} s, {said.get('source') or said}", flush=True)
-            free(); save(rows)
+            rest(); save(rows)
     return rows
 
 # ---- profiles of the models, other trainers, a restart: each in processes of its own
