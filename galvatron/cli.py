@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'HELP', 'QUICKSTART', 'NEXT', 'ON_CPU', 'add_arguments',
            'Parser', 'OutputArgs', 'say', 'hushed', 'Described', 'parse', 'command', 'overview', 'find', 'main',
-           'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'searched_for', 'warn', 'init', 'ClusterArgs',
-           'plan_facts', 'plan_check', 'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search',
-           'price_facts', 'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts',
-           'DataShowArgs', 'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show',
-           'checkpoint_facts', 'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs',
-           'convert_g2h', 'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps',
-           'write_topics', 'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
+           'parser_of', 'examples', 'ModelArgs', 'PlanArgs', 'warn', 'init', 'ClusterArgs', 'plan_facts', 'plan_check',
+           'plan_show', 'ShowArgs', 'show', 'profile_hardware', 'profile_model', 'search', 'price_facts',
+           'explain_plan', 'validate_a100', 'preprocess_data', 'data_merge', 'dataset_facts', 'DataShowArgs',
+           'data_show', 'without', 'train', 'train_facts', 'CheckpointShowArgs', 'checkpoint_show', 'checkpoint_facts',
+           'checkpoint_verify', 'ConvertArgs', 'both_folders', 'convert_h2g', 'ToHuggingFaceArgs', 'convert_g2h',
+           'completion', 'doctor', 'QuickstartArgs', 'quickstart_model', 'quickstart_steps', 'write_topics',
+           'fresh_folder', 'run_step', 'compared', 'comparison', 'as_table', 'quickstart', 'report']
 
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, time
@@ -105,7 +105,7 @@ JSON = { # command: keys of the object that --json prints, or of each object in 
     'search': f'file seconds proved_within {PRICE}', 'explain': f'file {PRICE}', 'validate-a100': 'mape_percent worst_percent kendall_tau top1_regret_percent rows calibrated_from',
     'preprocess-data': 'prefixes documents tokens bad', 'data merge': (DATA := 'prefix documents sequences tokens dtype bytes'), 'data show': f'{DATA} entropy_nats',
     'train': 'step samples loss eval_loss ms samples_per_s tflops mfu predicted_ms predicted_mib stopped metrics checkpoints',
-    'plan check': 'file model ranks text plan', 'plan show': 'file ranks text plan', 'show': 'file page plans measured notes',
+    'plan check': 'file model peak_mib budget_mib fits ranks text plan', 'plan show': 'file ranks text plan', 'show': 'file page plans measured notes',
     'checkpoint show': (ROWS := '[iteration saved ranks plan bytes problems]'), 'checkpoint verify': ROWS, 'convert h2g': 'folder', 'convert g2h': 'folder'}
 
 # %% ../nbs/60_cli.ipynb #083994e4
@@ -324,15 +324,6 @@ class PlanArgs:
     embed_sdp:int=0 # 1: ZeRO-3 for embedding and head
 
 # %% ../nbs/60_cli.ipynb #019116f1
-def searched_for(plan, spec, world_size, options)->str: # For example `4 ranks (here 2)`
-    "In what the run that a plan was searched for differs from this one"
-    said,shared = plan.provenance,any(s.tp>1 for s in (*plan.layers, plan.vocab.layer()))
-    other = [f"another model, {said.get('model')} with digest {said['spec']} (here {spec.name}, {spec.digest()})"] if said.get('spec') not in (None, spec.digest()) else []
-    if said.get('world_size') not in (None, world_size): other.append(f"{several(said['world_size'], 'rank')} (here {world_size})")
-    for k in ('mixed_precision', 'compile', *(['sequence_parallel'] if shared else [])):
-        if said.get(k) not in (None, getattr(options, k)): other.append(f'{k} {said[k]} (here {getattr(options, k)})')
-    return ', '.join(other)
-
 @patch
 def plan(self:PlanArgs,
     spec, # The model
@@ -347,6 +338,7 @@ def plan(self:PlanArgs,
         return Plan.uniform(spec.n_layers, world_size, **flags).check(world_size, spec, options)
     plan = Plan.load(path, world_size, spec, options, **{k:getattr(self, k) for k in ('pipeline_type','default_dp_type','embed_sdp')})
     if over := plan.overridden(given): warn(f'{path} overrides {"; ".join(over)}')
+    from galvatron.search.origin import searched_for
     if given and (other := searched_for(plan, spec, world_size, options)): warn(f'{path} was searched for {other}: its predicted time and memory do not hold here')
     return plan
 
@@ -411,12 +403,27 @@ def _named_model(args, given):
 def plan_check(argv):
     about = 'Check a strategy file, and say everything that keeps it from running.\n\n  galvatron plan check plan.json --world_size 8 --model_type llama_hf --model_size llama-7b'
     cluster,model,options,out,pos,given = parse('plan check', argv, ClusterArgs, ModelArgs, RunOptions, OutputArgs, about=about, file='Strategy file')
-    spec = _named_model(model, given)
-    plan = Plan.load(pos.file, cluster.ranks(), spec, options)
-    world = cluster.ranks() or plan.provenance.get('world_size')
+    spec,ranks,plan = _named_model(model, given),cluster.ranks(),Plan.load(pos.file)
+    world = ranks or plan.provenance.get('world_size')
     if world is None: raise GalvatronError('plan check: say on how many ranks with --world_size N')
-    Plan.load(pos.file, world, spec, options)
-    say(f"{pos.file}: runs on {several(world, 'rank')}{f' with {spec.name}' if spec else ''}\n{plan.table(world)}", plan_facts(plan, world, file=pos.file, model=spec and spec.name), out)
+    name,memory,lines = _checked(pos.file, plan, spec, cluster, options, given)
+    say('\n'.join([f"{pos.file}: runs on {several(world, 'rank')}{f' with {name}' if name else ''}", plan.table(world), *lines]), plan_facts(plan, world, file=pos.file, model=name, **memory), out)
+
+def _checked(path, plan, spec, cluster, options, given):
+    "Name of the model or None, facts and lines about memory; `PlanError` if the plan cannot run"
+    from galvatron.search.origin import recorded_model, recorded_options, searched_for
+    said,world = plan.provenance,cluster.ranks() or plan.provenance.get('world_size')
+    options,known = recorded_options(plan, options, given),spec or recorded_model(said)
+    plan = Plan.load(path, world, known, options)
+    other = searched_for(plan, known, world, options)
+    lines = [f'searched for {other}: what the search predicted does not hold'] if other else []
+    if not known: return None,dict(peak_mib=None, budget_mib=None, fits=None),lines
+    from galvatron.show import PageArgs, held, memory_text, priced
+    x,why = priced(plan, PageArgs(), known, world, options, cluster.shape()[1:])
+    if other: said = {k:v for k,v in said.items() if k!='predicted_peak_mib'}
+    memory = held(x, said, world)
+    lines += [memory_text(memory, said) or f'memory: not known here ({why})']
+    return known.name,{k:memory[k] for k in ('peak_mib','budget_mib','fits')},lines
 
 # %% ../nbs/60_cli.ipynb #656e946e
 @command('plan show', 'Look', 'print a strategy file, or draw who holds what')
@@ -496,9 +503,10 @@ def explain_plan(argv):
     from galvatron.search.engine import run_explain
     from galvatron.search.space import SearchArgs
     about = ('Price a strategy file, say what binds it, and what the search would choose instead.\n\n'
-             '  galvatron explain plan.json --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --analytic a100')
-    model,args,out,pos,_ = parse('explain', argv, ModelArgs, SearchArgs, OutputArgs, about=about, plan='Strategy file')
-    with hushed(out): p = run_explain(pos.plan, args, model.spec())
+             '  galvatron explain plan.json\n  galvatron explain plan.json --memory_constraint 40\n'
+             '  galvatron explain other.json --model_type llama_hf --model_size llama-7b --num_gpus_per_node 8 --memory_constraint 36 --analytic a100')
+    model,args,out,pos,given = parse('explain', argv, ModelArgs, SearchArgs, OutputArgs, about=about, plan='Strategy file')
+    with hushed(out): p = run_explain(pos.plan, args, _named_model(model, given), given)
     if out.json: say('', dict(file=pos.plan, **price_facts(p)), out)
 
 # %% ../nbs/60_cli.ipynb #a9faa5ef

@@ -6,7 +6,7 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
            'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'is_number', 'is_whole', 'write_text', 'auto_chunks', 'finite', 'several', 'swatch', 'text_table',
+           'is_number', 'is_whole', 'write_text', 'several', 'auto_chunks', 'finite', 'swatch', 'text_table',
            'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
@@ -419,6 +419,8 @@ def layers(self:_Reader, default_dp_type):
 PROVENANCE = { # key: (what it must be, in words)
     'world_size': (lambda x: is_whole(x, 1), 'whole numbers from 1'),
     'predicted_peak_mib': (lambda x: isinstance(x, list) and all(map(is_number, x)), 'a list of numbers'),
+    'model_spec': (lambda x: isinstance(x, dict), 'an object'),
+    'search': (lambda x: isinstance(x, dict) and all(is_whole(x.get(k, 1), 1) for k in ('num_nodes','num_gpus_per_node')), 'an object, with whole numbers of nodes and of their ranks'),
     **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_samples_per_s','predicted_context_mib','memory_constraint_gib')},
     **{k:(lambda x: isinstance(x, str), 'text') for k in ('model','spec','hardware','mixed_precision')},
     **{k:(lambda x: isinstance(x, bool), 'true, false') for k in ('analytic','sequence_parallel','compile')}}
@@ -620,7 +622,24 @@ def _model_violations(self:Plan, spec, options, n):
     misfit = lambda w: _vocab_misfit(spec, w, self.vocab.ulysses, options.sequence_parallel)
     if m := misfit(self.vocab.width): yield f'vtp: {self.vocab.width} {m} {_allowed(w for w in divisors(n) if not misfit(w))}'
 
+# %% ../nbs/00_plan.ipynb #dc0787cc
+def several(
+    n:int, # How many
+    what:str, # Of what
+    ending:str='s', # Of more than one
+)->str:
+    "A number with its noun"
+    return f"{n} {what}{ending*(n!=1)}"
+
 # %% ../nbs/00_plan.ipynb #11642372
+@patch
+def _made_for(self:Plan, world_size):
+    "That it is on another number of ranks than it was made for, in words, or None"
+    said = self.provenance if isinstance(self.provenance, dict) else {}
+    if world_size<1 or (made := said.get('world_size')) in (None, world_size): return None
+    return f"this plan was made for {several(made, 'rank')}, here {'is' if world_size==1 else 'are'} {world_size}: search again for {world_size}, or give {made}"
+
+# %% ../nbs/00_plan.ipynb #f7f9b915
 @patch
 def violations(self:Plan,
     world_size:int, # Ranks of the run
@@ -628,7 +647,8 @@ def violations(self:Plan,
     options:RunOptions|None=None, # Switches of the run
 )->list[str]: # One message each; empty if the plan runs
     "Everything that keeps the plan from running: key, layer, value and what is allowed"
-    res,n = [*self._plan_violations(), *self._world_violations(world_size)],self.stage_size(world_size) if self.pp_deg>0 else 0
+    wrong,n = list(self._world_violations(world_size)),self.stage_size(world_size) if self.pp_deg>0 else 0
+    res = [*self._plan_violations(), *([self._made_for(world_size)] if wrong and self._made_for(world_size) else []), *wrong]
     return res + (list(self._model_violations(spec, options or RunOptions(), n)) if spec is not None else [])
 
 # %% ../nbs/00_plan.ipynb #18119d13
@@ -701,14 +721,6 @@ def finite(x):
     return None if isinstance(x, float) and not math.isfinite(x) else x
 
 # %% ../nbs/00_plan.ipynb #fdc830cc
-def several(
-    n:int, # How many
-    what:str, # Of what
-    ending:str='s', # Of more than one
-)->str:
-    "A number with its noun"
-    return f"{n} {what}{ending*(n!=1)}"
-
 @patch
 def _rows(self:Plan, world_size=None):
     "Header and rows of the table"

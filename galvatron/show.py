@@ -6,8 +6,8 @@
 __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'WARM_UP', 'POINTS', 'FOLDER', 'LANGUAGES', 'MEMORY_LETTERS', 'TIME_LETTERS',
            'UPLOADED', 'drawn_rows', 'strategy_record', 'timeline_record', 'plan_record', 'neighbours',
            'priced_neighbours', 'read_metrics', 'shown_facts', 'Page', 'page', 'text_bar', 'terminal', 'PageArgs',
-           'known_model', 'recorded_cluster', 'from_folders', 'read_pricer', 'recorded_options', 'upload_of',
-           'model_of_upload', 'pricer_of_upload', 'priced_or_plain', 'show']
+           'from_folders', 'read_pricer', 'upload_of', 'model_of_upload', 'pricer_of_upload', 'priced',
+           'priced_or_plain', 'held', 'memory_text', 'show']
 
 # %% ../nbs/61_show.ipynb #9a74a1e1
 import html, json, re, shutil
@@ -16,10 +16,11 @@ from pathlib import Path
 
 
 from .cost.pipeline import MEMORY_COLOURS, MEMORY_KINDS, TIME_COLOURS, TIME_KINDS, Prediction, Pricer, by_kind, predict
-from .model_spec import ModelSpec, model_sizes, model_types
+from .model_spec import ModelSpec
 from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, is_number, parse_json, write_text
 from .profile.files import HardwareProfile, ModelProfile, measurement, whole_number
 from .search.engine import ARITHMETIC, HERE, SearchResult, binds, bounding_stages, read_profiles
+from .search.origin import PROFILES, agreed_model, recorded_args, recorded_cluster, recorded_options
 from .search.space import SearchArgs
 
 # %% ../nbs/61_show.ipynb #42c23437
@@ -314,32 +315,11 @@ class PageArgs:
     profiles:list[str] = field(default_factory=list) # Folders with profiles of the cluster and of the model (default: the usual places)
     analytic:str|None = None # Formulas for this device (h200, h100, a100) in place of profiles
     memory_constraint:float|None = None # Memory budget of a GPU, GiB (default: the search's, or the device's memory)
-    profile_mode:str = field(default='static', metadata={'choices': ['static', 'batch', 'sequence']}) # How profiles speak about what they did not measure
+    profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'batch', 'sequence']}) # How profiles speak about what they did not measure (default: as in the search, or static)
     lang:str = field(default='', metadata={'choices': list(LANGUAGES)}) # Language of the page (default: the reader's)
     near:bool = True # Price the plans one change away
 
-def known_model(
-    name:str, # As a strategy file records it
-    digest:str = None, # Of the model's shape
-) -> ModelSpec: # or None
-    "The model of a recorded name, if it is a size of some family and has that shape"
-    for family in model_types:
-        if name in model_sizes(family):
-            spec = ModelSpec.from_size(family, name)
-            if digest in (None, spec.digest()): return spec
-
-# %% ../nbs/61_show.ipynb #9672f19d
-def recorded_cluster(
-    said:dict, # Provenance of a plan
-    world_size:int, # GPUs
-) -> tuple: # (nodes, GPUs of a node, device of the formulas or None)
-    "What a strategy file says about its cluster"
-    m = re.search(r'(\S+) (\d+)x(\d+)$', said.get('hardware', ''))
-    device = m[1].lower() if m and said.get('analytic') else None
-    if m and int(m[2])*int(m[3])==world_size: return int(m[2]), int(m[3]), device
-    per = next(g for g in (8, 4, 2, 1) if world_size%g==0 and g<=world_size)
-    return world_size//per, per, device
-
+# %% ../nbs/61_show.ipynb #d78f9e81
 def from_folders(
     folders:list, # To look in; inside of each also the folders of the usual layout
     load, # f(folder) -> profile; raises GalvatronError where there is none
@@ -353,7 +333,7 @@ def from_folders(
             except GalvatronError as e: error = error or e
     raise error
 
-# %% ../nbs/61_show.ipynb #f738173a
+# %% ../nbs/61_show.ipynb #630f6902
 def read_pricer(
     args:PageArgs, # Where profiles are
     plan:Plan, # Its provenance says what the search used
@@ -365,18 +345,13 @@ def read_pricer(
     "Profiles for a plan; `GalvatronError` says what is missing"
     nodes, gpus, device = recorded_cluster(plan.provenance, world_size)
     nodes, gpus = cluster or (nodes, gpus)
-    s = SearchArgs(nodes, gpus, mixed_precision=options.mixed_precision, analytic=args.analytic or (None if args.profiles else device))
-    if not args.profiles or s.analytic: return Pricer(spec, *read_profiles(s, spec), options, args.profile_mode)
+    had = recorded_args(plan.provenance, SearchArgs(), ())[0]
+    s = replace(had, num_nodes=nodes, num_gpus_per_node=gpus, mixed_precision=options.mixed_precision, analytic=args.analytic or (None if args.profiles else device))
+    if s.analytic: s = replace(s, **dict.fromkeys(PROFILES))
+    mode = args.profile_mode or had.mode
+    if not args.profiles or s.analytic: return Pricer(spec, *read_profiles(s, spec), options, mode)
     hardware = from_folders(args.profiles, lambda f: HardwareProfile.load(f, nodes, gpus))
-    return Pricer(spec, hardware, from_folders(args.profiles, lambda f: ModelProfile.load(f, spec, options.mixed_precision)), options, args.profile_mode)
-
-def recorded_options(
-    plan:Plan, # Its provenance says what the search assumed
-    options:RunOptions, # From the command line
-    given, # Names of the arguments that were given
-) -> RunOptions:
-    "The switches of the run: those given, else those that the search assumed"
-    return replace(options, **{k: plan.provenance[k] for k in ('mixed_precision', 'sequence_parallel') if k in plan.provenance and k not in given})
+    return Pricer(spec, hardware, from_folders(args.profiles, lambda f: ModelProfile.load(f, spec, options.mixed_precision)), options, mode)
 
 # %% ../nbs/61_show.ipynb #ee73aac1
 UPLOADED = 'computation_profiling', 'memory_profiling', 'model_config'
@@ -411,10 +386,30 @@ def model_of_upload(
 def pricer_of_upload(d:dict, spec:ModelSpec, args:PageArgs, nodes:int, gpus:int, options:RunOptions) -> Pricer:
     "Profiles of the older visualiser's file, on a cluster by formula"
     doc = {short: d[k] for short, k in zip(('computation', 'memory'), UPLOADED) if k in d}
-    return Pricer(spec, HardwareProfile.analytic(args.analytic or 'a100', nodes, gpus), ModelProfile.from_documented(doc, spec, options.mixed_precision), options, args.profile_mode)
+    return Pricer(spec, HardwareProfile.analytic(args.analytic or 'a100', nodes, gpus), ModelProfile.from_documented(doc, spec, options.mixed_precision), options, args.profile_mode or 'static')
 
 # %% ../nbs/61_show.ipynb #051bc616
 def _note(en, zh): return dict(en=en, zh=zh)
+
+def _unpriced(said, why, why_zh):
+    "That there is no price, or that it is the one on record, and why"
+    if 'predicted_ms' not in said: return _note(f'No prices: {why}', f'没有估价：{why_zh}')
+    return _note(f'Time and peaks are those that the search recorded; they were not worked out again: {why}', f'时间与显存峰值取自搜索时的记录，未重新计算：{why_zh}')
+
+def priced(
+    plan:Plan, # That runs
+    args:PageArgs, # Where profiles are, and the budget
+    spec:ModelSpec, # The model
+    world_size:int, # GPUs
+    options:RunOptions, # Switches of the run
+    shape:tuple, # (nodes, GPUs of a node) as far as given, else None
+) -> tuple: # (Prediction, None), or (the plan, why it has no price)
+    "A plan with its price, if profiles of cluster and layers can be found; those that were named must be there"
+    budget = args.memory_constraint or plan.provenance.get('memory_constraint_gib')
+    try: return predict(plan, pricer=read_pricer(args, plan, spec, world_size, options, shape if shape[0] else None), memory_mib=budget and budget*1024), None
+    except GalvatronError as e:                                        # no profile, or one that holds memory only
+        if args.profiles or args.analytic: raise
+        return plan, str(e)
 
 def priced_or_plain(
     path, # Strategy file
@@ -429,21 +424,42 @@ def priced_or_plain(
     said, world = plan.provenance, cluster[0] or plan.provenance.get('world_size')
     if not world: raise GalvatronError(f'{path}: on how many GPUs? Say so with --world_size N')
     options = recorded_options(plan, options, given)
-    spec = spec or known_model(said.get('model', ''), said.get('spec'))
+    spec = agreed_model(said, spec, path)
     plan = Plan.load(path, world, spec, options)
-    if not spec: return plan, world, [_note('No prices: the file does not name a model that is known here; name it with --model_type and --model_size, or --hf_config.', '没有估价：文件中没有已知的模型；请用 --model_type 与 --model_size 或 --hf_config 指明。')]
-    budget = args.memory_constraint or said.get('memory_constraint_gib')
-    try: p = predict(plan, pricer=read_pricer(args, plan, spec, world, options, cluster[1:] if cluster[1] else None), memory_mib=budget and budget*1024)
-    except GalvatronError as e:                                        # no profile, or one that holds memory only
-        if args.profiles or args.analytic: raise
-        return plan, world, [_note(f'No prices: {e}', f'没有估价：{e}')]
-    return p, world, _drift(p, said)
+    if not spec: return plan, world, [_unpriced(said, 'the file does not name a model that is known here; name it with --model_type and --model_size, or --hf_config.', '文件中没有已知的模型；请用 --model_type 与 --model_size 或 --hf_config 指明。')]
+    x, why = priced(plan, args, spec, world, options, cluster[1:])
+    return x, world, [_unpriced(said, why, why)] if why else _drift(x, said)
 
 def _drift(p, said):
     "A remark if the file was priced with other numbers"
     was = said.get('predicted_ms')
     if not was or abs(p.iteration_ms/was-1)<1e-3: return []
     return [_note(f'The file records {was:,.1f} ms, these profiles say {p.iteration_ms:,.1f} ms: they are not those of the search.', f'文件记录为 {was:,.1f} ms，而这里的剖析数据给出 {p.iteration_ms:,.1f} ms：二者不是同一份数据。')]
+
+# %% ../nbs/61_show.ipynb #b05baa72
+def held(
+    x, # `Prediction`, or the plan where there is no price
+    said:dict, # Provenance of the plan
+    world_size:int, # GPUs
+) -> dict: # peak_mib of each stage and budget_mib, None where nothing is known; fits; recorded: whether the peaks are the record's
+    "What the stages of a plan hold, predicted here or recorded by the search"
+    was = said.get('predicted_peak_mib')
+    if (recorded := not isinstance(x, Prediction)): peaks = was if said.get('world_size')==world_size and was and len(was)==x.pp_deg else None
+    else: peaks = [float(s.peak_mib) for s in x.stages]
+    budget = said.get('memory_constraint_gib', 0)*1024 or (0 if recorded else x.memory_mib) or None
+    return dict(peak_mib=peaks, budget_mib=budget, fits=max(peaks)<=budget if peaks and budget else None, recorded=recorded)
+
+def memory_text(
+    h:dict, # Of `held`
+    said:dict, # Provenance of the plan
+) -> str: # One line; empty if nothing is known
+    "The same in words"
+    if not h['peak_mib']: return ''
+    gib, was = lambda mib: f'{mib/1024:.2f} GiB', said.get('predicted_peak_mib') or []
+    over = [(i, m-h['budget_mib']) for i, m in enumerate(h['peak_mib']) if h['fits'] is False and m>h['budget_mib']]
+    end = f"; {'budget' if 'memory_constraint_gib' in said else 'device'} {gib(h['budget_mib'])}: {', '.join(f'stage {i} is {gib(m)} over' for i, m in over) or 'it fits'}" if h['budget_mib'] else ''
+    other = len(was)==len(h['peak_mib']) and any(abs(a/b-1)>0.01 for a, b in zip(h['peak_mib'], was) if b)
+    return f"memory of a rank: {', '.join(f'stage {i} {gib(m)}' for i, m in enumerate(h['peak_mib']))}{end}" + (' (as the search recorded)' if h['recorded'] else f" (the search recorded {', '.join(map(gib, was))})" if other else '')
 
 # %% ../nbs/61_show.ipynb #8172463d
 def show(

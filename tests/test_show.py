@@ -92,7 +92,7 @@ def test_text(made, capsys):
     assert main(['show', str(made/'a.json'), '--metrics', str(made)])==0
     out = capsys.readouterr().out
     assert 'memory of a GPU' in out and 'measured: 4,6' in out and max(map(len, out.splitlines()))<240
-    for bad, word in (('--lang xx', 'lang'), ('--compare nosuch.json', 'nosuch.json'), ('--metrics nosuch', 'nosuch'), ('--profiles nosuch', 'nosuch'), ('--world_size 3', 'pp_deg'), ('--analytic tpu', 'tpu')):
+    for bad, word in (('--lang xx', 'lang'), ('--compare nosuch.json', 'nosuch.json'), ('--metrics nosuch', 'nosuch'), ('--profiles nosuch', 'nosuch'), ('--analytic tpu', 'tpu')):
         assert main(['show', str(made/'a.json'), *bad.split()])==2
         assert word in (err := capsys.readouterr().err) and err.count('\n')==1, bad
 

@@ -174,3 +174,29 @@ def test_mistakes(make, words):
 def test_no_torch():
     code = "import sys; from galvatron.model_spec import ModelSpec; ModelSpec.from_size('llama_hf', 'llama-7b'); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)
+
+def test_a_name_that_is_nowhere_is_said_at_once(tmp_path, monkeypatch):
+    "No library's retries: a cache, a few seconds for a server that does not answer, and no server at all for what is no id"
+    import socket, time
+    monkeypatch.chdir(tmp_path)
+    (tmp_path/'my-llama').mkdir()
+    (tmp_path/'my-llama/config.json').write_text('{"model_type": "gpt2"}')
+    from huggingface_hub import constants
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    asked = []
+    monkeypatch.setattr('galvatron.model_spec._answers', lambda url: asked.append(url))
+    for name, words in (('my-lama', 'did you mean my-llama?'), ('llama-7bb', 'did you mean --model_size llama-7b?'), ('nothing.like.it', 'owner/name'), ('configs/none.json', 'neither')):
+        with pytest.raises(GalvatronError, match=words): ModelSpec.from_hf(name)
+    assert asked==[] and ModelSpec.from_hf('my-llama').model_type=='gpt_hf'
+    with pytest.raises(GalvatronError, match='owner/my-lama: not a file or folder here, and http.* cannot be reached'): ModelSpec.from_hf('owner/my-lama')
+    assert len(asked)==1
+    monkeypatch.undo()
+    from galvatron import model_spec
+    monkeypatch.setattr(model_spec, 'HUB_SECONDS', .3)
+    with socket.create_server(('127.0.0.1', 0)) as silent:
+        began = time.monotonic()
+        assert not model_spec._answers(f'http://127.0.0.1:{silent.getsockname()[1]}') and time.monotonic()-began<2
+
+def test_a_record_is_refused_if_it_is_none():
+    for said in ({}, dict(config=5, seq=1, name='x', model_type='llama_hf'), dict(config=dict(model_type='llama', hidden_size='4'), seq=1, name='x', model_type='llama_hf')):
+        with pytest.raises(GalvatronError): ModelSpec.from_record(said)

@@ -7,7 +7,7 @@ __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'CLOSING', 'ENOUGH', 'WIDE', 'FIRST_SHE
            'FEW_LAYERS', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL',
            'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search',
            'bounding_stages', 'binds', 'differences', 'compare', 'explain', 'memory_curve', 'draw_curve',
-           'strategy_file_name', 'read_profiles', 'banner', 'final_lines', 'reasons', 'report', 'save_plan',
+           'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines', 'reasons', 'report', 'save_plan',
            'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
@@ -29,6 +29,7 @@ from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, 
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
 from .join import again, placed, settles
+from .origin import agreed_model, origin, record_of, recorded_args
 from .solve import FAR, RUNG, Pipeline, prepare, solve
 from .space import (SearchArgs, allowed, batches, check_args, chunk_counts, in_pins, is_off, layer_strategies, obeys, parse_pins, run_options,
                                     stage_counts, uniform_only, vocab_allowed, vocab_strategies)
@@ -1053,6 +1054,14 @@ def banner(text): return f"{'='*25} {text} {'='*25}"
 
 def _ints(mib): return f"[{', '.join(f'{m:.0f}' for m in mib)}]"
 
+def assumed(e:Engine) -> list: # lines
+    "What nobody said or measured here: a budget that is the default, profiles that came with Galvatron"
+    a, hw = e.args, e.hardware
+    device = f'; the device ({hw.device}) has {_gib(hw.memory_mib)}' if hw.memory_mib else ''
+    out = [f'memory budget: {a.memory_constraint:g} GiB is the default (--memory_constraint){device}'] if a.memory_constraint==SearchArgs.memory_constraint else []
+    came = [f'{what} on {x.device}' for what, x in (('collectives', hw), ('layers', e.profile)) if x.meta.get('shipped')]
+    return out + ([f"profiles: {' and '.join(came)} came with Galvatron and were not measured here (profile-hardware, profile-model)"] if came else [])
+
 # %% ../../nbs/12_search.engine.ipynb #e37a6a81
 def final_lines(r:SearchResult) -> list:
     "The result in the words of the user guide"
@@ -1065,17 +1074,29 @@ def final_lines(r:SearchResult) -> list:
             f'Min_tp={min(widths)} Max_tp={max(widths)}', plan.text(a.world_size)]
 
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
+def _with_config(plan:Plan): return Config(plan.global_bsz, plan.chunks, plan.pp_deg, plan.pipeline_type, plan.vocab)
+
+def _distinct(found:dict) -> list: # of (names, Prediction or None)
+    "Equal plans put together"
+    out = []
+    for name, q in found.items():
+        same = next((names for names, x in out if x and q and x.plan==q.plan), None)
+        if same: same.append(name)
+        else: out.append(([name], q))
+    return out
+
+# %% ../../nbs/12_search.engine.ipynb #22d11412
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.prediction.unmeasured + r.engine.notes)]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
-    out += ['Against:'] + [f"  {name:18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for name, q in r.baselines().items()]
+    out += ['Against:'] + [f"  {', '.join(names):18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {_with_config(q.plan)}: {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for names, q in _distinct(r.baselines())]
     for n, f in enumerate(r.plans[1:], 2):
         p = r.predict(f.plan)
         out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
     return out
 
-# %% ../../nbs/12_search.engine.ipynb #22d11412
+# %% ../../nbs/12_search.engine.ipynb #ae2ba691
 def report(r:SearchResult) -> str:
     "Everything a search has to say"
     e, a = r.engine, r.engine.args
@@ -1084,12 +1105,13 @@ def report(r:SearchResult) -> str:
              f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}{e.pricer.remark}',
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
+    lines += assumed(e)
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
     lines.append(r.summary())
     lines += final_lines(r) + reasons(r) if r.plan else ['No valid configuration found.']
     return '\n'.join(lines)
 
-# %% ../../nbs/12_search.engine.ipynb #ae2ba691
+# %% ../../nbs/12_search.engine.ipynb #76fdee91
 def _is_file_name(path): return str(path).endswith('.json') and not os.path.isdir(path)
 
 def save_plan(
@@ -1098,8 +1120,7 @@ def save_plan(
 ) -> Path:
     "Write the strategy file, whole or not at all"
     e, p = r.engine, r.prediction
-    about = dict(model=e.spec.name, spec=e.spec.digest(), world_size=e.args.world_size, hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
-                 memory_constraint_gib=e.args.memory_constraint, sequence_parallel=e.args.sequence_parallel, mixed_precision=e.args.mixed_precision,
+    about = record_of(e.spec, e.args) | dict(hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
                  predicted_context_mib=round(p.stages[0].context, 1), compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(path if _is_file_name(path) else Path(path)/strategy_file_name(e.args, e.spec.name))
@@ -1153,11 +1174,20 @@ def run_search(
 def run_explain(
     path, # Strategy file
     args:SearchArgs, # Memory budget, switches of the run, space of the comparison
-    spec:ModelSpec, # The model
+    spec:ModelSpec = None, # The model (default: the one of the file)
+    given = None, # Names of the arguments that were given; the others are as the file has them (default: all were)
 ) -> Prediction: # Of the file's plan
     "Print what a strategy file costs, what binds it, and what the search would choose instead"
+    said = Plan.load(path).provenance
+    spec = agreed_model(said, spec, path)
+    if spec is None: raise GalvatronError(f'{path} does not say which model it is for: name it with --model_type and --model_size, or with --hf_config')
+    given = args.__dataclass_fields__ if given is None else given
+    args, other = recorded_args(said, args, given)
     check_args(args)
     plan = Plan.load(path, args.world_size, spec, run_options(args))
     profiles = read_profiles(args, spec)
+    print(origin(said, args, other, given, path))
     print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
-    return predict(plan, pricer=Engine(spec, *profiles, args).pricer, memory_mib=args.memory_mib)
+    p = predict(plan, pricer=Engine(spec, *profiles, args).pricer, memory_mib=args.memory_mib)
+    if not other and (was := said.get('predicted_ms')) and abs(p.iteration_ms/was-1)>1e-3: print(f'the file records {was:,.1f} ms: its plan was changed since, or its profiles were others')
+    return p
