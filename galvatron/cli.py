@@ -401,7 +401,7 @@ def _named_model(args, given):
 # %% ../nbs/60_cli.ipynb #1add992d
 @command('plan check', 'Look', 'say everything that keeps a plan from running')
 def plan_check(argv):
-    about = 'Check a strategy file, and say everything that keeps it from running.\n\n  galvatron plan check plan.json --world_size 8 --model_type llama_hf --model_size llama-7b'
+    about = 'Check a strategy file, and say everything that keeps it from running, and what each stage holds of the memory budget.\n\n  galvatron plan check plan.json\n  galvatron plan check plan.json --world_size 8 --model_type llama_hf --model_size llama-7b'
     cluster,model,options,out,pos,given = parse('plan check', argv, ClusterArgs, ModelArgs, RunOptions, OutputArgs, about=about, file='Strategy file')
     spec,ranks,plan = _named_model(model, given),cluster.ranks(),Plan.load(pos.file)
     world = ranks or plan.provenance.get('world_size')

@@ -67,7 +67,7 @@ TINY = {'llama-7b': f'--num_hidden_layers 4 {SHAPE}'}
 SMALL = { # what is added to a printed command: the model and the machine become small, what is done stays the same
     'profile-hardware': '--num_nodes 1 --node_rank 0 --num_gpus_per_node 2 --end_mb 1 --max_call_ms 2 --device cpu --master_addr 127.0.0.1 --master_port=',
     'profile-model': f'{TINY["llama-7b"]} --max_tp_deg 2 --budget_ms 1 --profile_max_batch_size 2 --profile_min_seq_length 16 --profile_max_seq_length 32 --profile_seq_length_step 16 --device cpu',
-    'search': f'{TINY["llama-7b"]} --memory_constraint 2', 'explain': f'{TINY["llama-7b"]} --memory_constraint 2', 'show': TINY['llama-7b'], 'plan check': TINY['llama-7b'],
+    'search': f'{TINY["llama-7b"]} --memory_constraint 2', 'explain': f'{TINY["llama-7b"]} --memory_constraint 2 --analytic h200', 'show': TINY['llama-7b'], 'plan check': TINY['llama-7b'],
     'train': f'{TINY["llama-7b"]} --nproc 1 --num_nodes 1 --node_rank 0 --master_addr 127.0.0.1 --master_port 0 --train_iters 2 --eval_iters 0 --galvatron_config_path None --global_train_batch_size 4 --chunks -1 --pp_deg 1 --global_tp_deg 1',
     'doctor': '--num_nodes 1 --node_rank 0 --master_addr 127.0.0.1 --master_port 0 --min_disk_gib 0',
 }
