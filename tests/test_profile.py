@@ -403,7 +403,7 @@ def test_where_the_host_sets_the_time_it_is_a_floor(tmp_path, monkeypatch):
     assert m.forward_ms(0, .5)==m.forward_ms(0, 1)==one.forward_ms # fewer samples take no less
 
 def test_the_host_is_timed_once_for_a_build(tmp_path, monkeypatch):
-    "Python's own time (here with the arithmetic), for all batches alike"
+    "Python's own times (here with the arithmetic): of a plain layer, a recomputed one, and of gradients that are added up, for all batches alike"
     real, asked = model.host_times, []
     def timed(b, task, ends):
         asked.append((task.form, task.width, task.batch))
@@ -413,9 +413,10 @@ def test_the_host_is_timed_once_for_a_build(tmp_path, monkeypatch):
     a = replace(TINY, output_dir=str(tmp_path), widths='1,2', forms='tp', batches='2,1', mixed_precision='bf16')
     m = profile_model(a, SPEC)
     layers = [p for p in m.points if p.kind=='layer']
-    assert asked==[('tp', 1, 1), ('tp', 2, 1)] and len({(p.width, p.host_ms) for p in layers})==2 and len(layers)==4
-    assert all(p.host_ms>0 for p in m.points)
-    assert ModelProfile.load(tmp_path, SPEC, 'bf16').points==m.points
+    assert asked==[('tp', 1, 1), ('tp', 2, 1)] and len({(p.width, p.host_ms, p.host_again_ms, p.host_add_ms) for p in layers})==2 and len(layers)==4
+    assert all(min(p.host_again_ms, p.host_ms)>0 and (p.host_add_ms is None)==(p.width>1) for p in layers)
+    assert all(p.host_ms>0 and p.host_again_ms is None for p in m.points if p.kind!='layer')
+    assert ModelProfile.load(tmp_path, SPEC, 'bf16').points==m.points and m.host_ms(0, 2)[2]==m.host_ms(0)[2]
 
 def test_single_precision_is_measured_as_training_runs_it(tmp_path, monkeypatch):
     before, real, seen = torch.get_float32_matmul_precision(), model.run_task, []

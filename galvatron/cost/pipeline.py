@@ -24,7 +24,7 @@ from .communication import (Collective, Group, compute_bytes, exchange_of, maste
                                           width_collectives)
 from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
-from ..model_spec import LayerType, ModelSpec
+from ..model_spec import HALF, LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, several, text_table
 from ..profile.files import HardwareProfile, ModelProfile, form_of
 
@@ -601,12 +601,26 @@ def unmeasured(self:Prediction) -> list: # sentences
     return shares + [f'layers on {several(int(b), "sample")} were not measured: their times are in proportion to those of {least}, and fewer samples take longer than that (profile-model --batches {b:g},{least} measures them)' for b, least in few]
 
 # %% ../../nbs/08_cost.pipeline.ipynb #f4b63017
+def _issue_ms(profile, strategy, k, chunks, sp=False, kind='layer'):
+    "What Python takes for a layer in all micro-batches of a step"
+    plain,again,add = profile.host_ms(k, strategy.width, strategy.ulysses, sp, kind)
+    return chunks*((again if strategy.recompute else None) or plain or 0.) + (chunks-1)*(add or 0.)
+
 @patch(as_prop=True)
 def host_ms(self:Prediction) -> float: # ms; 0 where the profile does not tell
-    "What Python takes at least to issue the layers of a step, on the stage with most of it"
-    profile, sp = self.pricer.profile, self.pricer.options.sequence_parallel
-    each = [profile.host_ms(k, s.width, s.ulysses, sp) for k, s in zip(type_indices(self.pricer.spec), self.plan.layers)]
-    return self.plan.chunks*max(sum(each[i] for i in self.plan.stage_layers(stage)) for stage in range(self.plan.pp_deg))
+    "What Python takes at least to issue the micro-batches of a step, on the stage with most of them"
+    r, plan = self.pricer, self.plan
+    pp, n, kinds = plan.pp_deg, plan.stage_size(r.hardware.world_size), type_indices(r.spec)
+    issue = partial(_issue_ms, r.profile, chunks=plan.chunks, sp=r.options.sequence_parallel)
+    def joins(k, s): return r.options.compile and not s.recompute and r.spec.layer_types[k].forward_flops(plan.micro_bsz/s.dp(n))/s.width<HALF
+    each = [0. if joins(k, s) else issue(s, k) for k, s in zip(kinds, plan.layers)]
+    def ends(stage): return sum(issue(plan.vocab.layer(plan.default_dp_type), 0, kind=e) for e, at in (('embed', 0), ('head', pp-1)) if at==stage)
+    return max(ends(stage)+sum(each[i] for i in plan.stage_layers(stage)) for stage in range(pp))
+
+@patch(as_prop=True)
+def step_ms(self:Prediction) -> float: # ms
+    "What to expect of a step: the devices' time, or Python's where that is longer"
+    return max(self.iteration_ms, self.host_ms)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'reduced gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),

@@ -595,7 +595,7 @@ class Point:
     forward_ms:float=None; backward_ms:float=None; recompute_ms:float=None
     activation_mib:float=None; checkpoint_mib:float=None; working_mib:float=None; replay_mib:float=None; peak_mib:float=None
     spread:float=None # Half the interquartile range of forward and backward together over their median
-    host_ms:float=None # What Python takes to issue forward and backward
+    host_ms:float=None; host_again_ms:float=None; host_add_ms:float=None # What Python takes to issue forward and backward; those of a recomputed layer; more, where gradients are added up
     oom:bool=None # True: this point ran out of memory
 
     @property
@@ -901,10 +901,14 @@ def head_peak_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, se
 
 # %% ../../nbs/03_profile.files.ipynb #b9414f35
 @patch
-def host_ms(self:ModelProfile, k, width=1, ulysses=False, sequence_parallel=False)->float: # 0 where the profile does not tell
-    "What Python takes to issue forward and backward of a layer (ms), for arguments as in `forward_ms`"
-    def told(form, width): return [p.host_ms for p in self._rows.get(('layer',k,form), {}).get(width, ()) if p.host_ms is not None]
-    return statistics.median(told(form_of(width, ulysses, sequence_parallel), width) or told('tp', 1) or [0.])
+def host_ms(self:ModelProfile, k, width=1, ulysses=False, sequence_parallel=False, kind='layer')->tuple: # plain, recomputed, more where gradients are added up; None: not told
+    "What Python takes to issue forward and backward of a layer (ms), for arguments as in `forward_ms`, or of an end of the model (`kind`)"
+    key = ('host',kind,k,form := form_of(width, ulysses, sequence_parallel),width)
+    if key not in self._memo:
+        rows = [self._rows.get((kind,k,f), {}).get(w, ()) for f,w in ((form,width), ('tp',1))]
+        def told(name): return next((statistics.median(v) for ps in rows if (v := [x for p in ps if (x := getattr(p, name)) is not None])), None)
+        self._memo[key] = tuple(map(told, ('host_ms','host_again_ms','host_add_ms')))
+    return self._memo[key]
 
 # %% ../../nbs/03_profile.files.ipynb #2414094d
 @patch
@@ -976,7 +980,7 @@ def from_layers(cls:ModelProfile,
 ):
     "A profile from plain numbers; a backward that is not given is twice the forward, a recompute one forward"
     layers = [dict(backward_ms=BACKWARD_OVER_FORWARD*d['forward_ms'], recompute_ms=d['forward_ms']) | d if 'forward_ms' in d else d for d in layers]
-    def div(d, w): return {k:v if k=='host_ms' else v/w for k,v in d.items() if k!='params'}
+    def div(d, w): return {k:v if k.startswith('host_') else v/w for k,v in d.items() if k!='params'}
     pts = [Point('layer', k, f, w, 1, seq, **div(d, w)) for k,d in enumerate(layers) for w in widths for f in (forms if w>1 else ('tp',))]
     for kind,d in (('head',head or {}),('embed',embed or {})): pts += [Point(kind, 0, 'tp', w, 1, seq, **div(d, w)) for w in widths if d]
     return cls(kw.pop('model','toy'), points=tuple(pts), layer_params=tuple(d.get('params',0) for d in layers), seqs=(seq,)*len(layers),

@@ -290,10 +290,11 @@ class Bench:
             self.gs = [torch.randn_like(self.layer(us[0], k)) for k,us in enumerate(r.plain)]
             self.ge = tree_map(torch.randn_like, self.embed())
 
+    further = False # as a further micro-batch: the gradients of parameters stay and are added up
     def fresh(self):
         "Forget the gradients of inputs and of parameters"
         for x in tree_leaves((self.xs, self.h)): x.grad = None
-        for p in self.params: p.grad = None
+        for p in self.params if not self.further else (): p.grad = None
     def run(self, unit, xs):
         "The stream that a layer writes, by its number, and what it writes; it lets others pass"
         self.fresh()
@@ -352,10 +353,25 @@ def issue_ms(
     return statistics.median(rounds[1:])
 
 # %% ../../nbs/05_profile.model.ipynb #93bb98bb
-def host_times(b:Bench, task:Task, ends:dict)->dict: # type of a layer, or name of an end -> ms
-    "Python's time for forward and backward of a layer of each type, and of the ends of the model"
-    ways = {k:passes(lambda k=k: b.layer(b.r.plain[k][0], k), b.gs[k]) for k in task.kinds} | ends
-    out = {n:issue_ms(cs, b.r.device) for n,cs in ways.items()}
+@contextmanager
+def _as_recomputed(unit):
+    "Working copies go after each use"
+    if unit.copies: unit.copies.brief = True
+    try: yield
+    finally:
+        if unit.copies: unit.copies.brief = False
+
+def host_times(b:Bench, task:Task, ends:dict)->dict: # (name, type) or name of an end -> ms
+    "Python's time for a plain layer (`plain`), for a recomputed one (`again`), more for a further micro-batch (`add`), and for the ends of the model"
+    issue,out = lambda unit,k: issue_ms(passes(lambda: b.layer(unit, k), b.gs[k]), b.r.device),{n:issue_ms(cs, b.r.device) for n,cs in ends.items()}
+    for k in task.kinds:
+        plain,again = b.r.plain[k][0],b.r.again[k]
+        out['plain',k] = issue(plain, k)
+        with _as_recomputed(again): out['again',k] = issue(again, k)
+        if b.r.width>1: continue
+        b.further = True
+        try: out['add',k] = max(0., issue(plain, k)-out['plain',k])
+        finally: b.further = False
     b.fresh()
     return out
 
@@ -380,7 +396,7 @@ def layer_point(b:Bench, task, do:set, got:dict, k:int=0)->Point:
     r,out = b.r,{}
     if 'time' in do:
         f,back,own = (got['plain',k][i] for i in BESIDE.values())
-        out |= _time_fields(f, back, r.host.get(k)) | dict(recompute_ms=max(0., excess(got['again',k][1], own)))
+        out |= _time_fields(f, back, r.host.get(('plain',k))) | dict(recompute_ms=max(0., excess(got['again',k][1], own)), host_again_ms=r.host.get(('again',k)), host_add_ms=r.host.get(('add',k)))
     b.fresh()
     if 'memory' in do:
         for u,(kept,working) in zip((r.plain[k][0],r.again[k]), (('activation_mib','working_mib'),('checkpoint_mib','replay_mib'))):
