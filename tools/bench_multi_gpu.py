@@ -144,7 +144,7 @@ def correctness(args, world, rank):
         try:
             got = run_plan(spec, plan, RunOptions('fp32', **kw), 3)
             err = max(abs(a-b)/abs(b) for k in ('loss', 'norm') for a,b in zip(got[k], ref[k]))
-            rows[name] = dict(error=err, ok=err<1e-5)
+            rows[name] = dict(error=err, ok=err<1e-5) | {f'{k}_mib': got[k] for k in ('context',) if k in got}
         except Exception: rows[name] = dict(error=traceback.format_exc()[-1500:], ok=False)
         if rank==0: print(f'  {name:22s} {rows[name]}', flush=True)
         rest()
