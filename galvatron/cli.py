@@ -100,11 +100,11 @@ class OutputArgs:
 
 PRICE = 'predicted_ms samples_per_s fits memory_mib by_formula stages plan'
 JSON = { # command: keys of the object that --json prints, or of each object in a list
-    'init': 'folders', 'quickstart': 'folder seconds predicted measured range_ms loss eval_loss entropy_nats commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
+    'init': 'folders', 'quickstart': 'folder seconds predicted measured range_ms loss eval_loss entropy_nats budget_mib commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
     'profile-hardware': 'name folder tables', 'profile-model': 'model folder device points',
     'search': f'file seconds proved_within {PRICE}', 'explain': f'file {PRICE}', 'validate-a100': 'mape_percent worst_percent kendall_tau top1_regret_percent rows calibrated_from',
     'preprocess-data': 'prefixes documents tokens bad', 'data merge': (DATA := 'prefix documents sequences tokens dtype bytes'), 'data show': f'{DATA} entropy_nats',
-    'train': 'step samples loss eval_loss ms samples_per_s tflops mfu predicted_ms predicted_mib stopped metrics checkpoints',
+    'train': 'step samples loss eval_loss ms samples_per_s tflops mfu predicted_ms predicted_mib measured_ms measured_mib stopped metrics checkpoints',
     'plan check': 'file model peak_mib budget_mib fits ranks text plan', 'plan show': 'file ranks text plan', 'show': 'file page plans measured notes',
     'checkpoint show': (ROWS := '[iteration saved ranks plan bytes problems]'), 'checkpoint verify': ROWS, 'convert h2g': 'folder', 'convert g2h': 'folder'}
 
@@ -609,7 +609,7 @@ def train_facts(
     said,folder = plan.provenance,args.log_dir or args.save
     known = {k:last.get(k) for k in ('step','samples','loss','eval_loss','ms')}
     rate = plan.global_bsz/last['ms']*1e3 if 'ms' in last else None
-    return dict(**known, samples_per_s=rate, tflops=last.get('tflops'), mfu=last.get('mfu'), predicted_ms=said.get('predicted_ms'), predicted_mib=said.get('predicted_peak_mib'),
+    return dict(**known, samples_per_s=rate, tflops=last.get('tflops'), mfu=last.get('mfu'), predicted_ms=said.get('predicted_ms'), predicted_mib=said.get('predicted_peak_mib'), measured_ms=last.get('measured_ms'), measured_mib=last.get('measured_mib'),
                 stopped=last.get('stopped'), metrics=folder and str(Path(folder)/'metrics.jsonl'), checkpoints=args.save)
 
 # %% ../nbs/60_cli.ipynb #48d33ce2
@@ -789,15 +789,17 @@ def compared(
     records:list[dict], # Lines of metrics.jsonl
     seq:int, # Tokens of a sample
     entropy:float, # Of single tokens of the data, nats
-)->dict: # predicted and measured: step_ms, tokens_per_s, peak_mib of each stage; range_ms of the middle four fifths of the steps; loss of the first and the last step, eval_loss, entropy_nats
+)->dict: # predicted and measured: step_ms, tokens_per_s, peak_mib of each stage; range_ms of the middle four fifths of the steps; loss of the first and the last step, eval_loss, entropy_nats, budget_mib
     "What was predicted and what was measured"
+    from galvatron.runtime.arguments import steady
     said,steps = plan.provenance,[r for r in records if 'loss' in r]
-    times = sorted(r['ms'] for r in steps[min(5, len(steps)//2):])
+    times = sorted(r['ms'] for r in steady(steps))
     ms,k = statistics.median(times),len(times)//10
     held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in steps if 'measured_mib' in r), {})
+    budget = said.get('memory_constraint_gib', 0)*1024 or None
     side = lambda ms, mib: dict(step_ms=ms, tokens_per_s=plan.global_bsz*seq/ms*1e3 if ms else None, peak_mib=mib)
     return dict(predicted=side(said.get('predicted_ms'), peak.get('predicted_mib')), measured=side(ms, peak.get('measured_mib')), range_ms=[times[k], times[-1-k]], loss=[steps[0]['loss'], steps[-1]['loss']],
-                eval_loss=held[-1] if held else None, entropy_nats=entropy)
+                eval_loss=held[-1] if held else None, entropy_nats=entropy, budget_mib=budget)
 
 def comparison(
     facts:dict, # Of `compared`
@@ -806,7 +808,7 @@ def comparison(
     both = lambda key, text: tuple(text(x) if (x := facts[side][key]) else '-' for side in ('predicted', 'measured'))
     held,(first,last),(low,high) = facts['eval_loss'],facts['loss'],facts['range_ms']
     return [('step time, ms', *both('step_ms', '{:.1f}'.format)), ('four steps in five took, ms', '', f'{low:.1f} to {high:.1f}'), ('tokens/s', *both('tokens_per_s', '{:,.0f}'.format)),
-            ('peak memory of a rank by stage, MiB', *both('peak_mib', lambda xs: ', '.join(f'{x:,.0f}' for x in xs))),
+            ('peak memory of a rank by stage, MiB'+(f" (budget {b:,.0f})" if (b := facts['budget_mib']) else ''), *both('peak_mib', lambda xs: ', '.join(f'{x:,.0f}' for x in xs))),
             ('loss, first and last step', '', f'{first:.3f} → {last:.3f}'), (f"held-out loss (without context: {facts['entropy_nats']:.3f})", '', f'{held:.3f}' if held else '-')]
 
 def as_table(header, rows)->str:

@@ -162,7 +162,7 @@ def test_told_to_leave(tmp_path):
     assert p.returncode==143 and 'SIGTERM, leaving after a last checkpoint' in out, out
     last = max(iterations(tmp_path/'run'))
     records = list(map(json.loads, lines.read_text().splitlines()))
-    assert 'whole' in verify(tmp_path/'run') and last==max(r['step'] for r in records) and records[-1]['save_stall_ms']>0
+    assert 'whole' in verify(tmp_path/'run') and last==max(r['step'] for r in records) and [r for r in records if 'loss' not in r][-2]['save_stall_ms']>0 and records[-1]['steady_steps'][1]==last
 
 FOLDERS = dict( # 12 heads that share 2 key and value heads, with and without biases
     llama=dict(CONFIGS['llama'], hidden_size=96, num_attention_heads=12, num_key_value_heads=2, head_dim=8),
@@ -365,6 +365,27 @@ def test_settings_of_a_resumed_run(tmp_path, capsys):
     assert 'not as in' not in capsys.readouterr().out
     assert len(run(save=None, finetune=True))==4
     with pytest.raises(GalvatronError, match='exclude each other'): run(override_opt_param_scheduler=True, use_checkpoint_opt_param_scheduler=True)
+
+def test_a_run_that_is_made_longer(tmp_path, capsys):
+    "It needs no switch where it becomes the longer run; where the rates so far would have been others it does, and the message has both"
+    def run(style, n, load=None, **kw):
+        train = TrainArgs(train_iters=n, lr=1e-3, lr_decay_style=style, lr_wsd_decay_iters=2, lr_warmup_iters=1, eval_iters=0, tensorboard=False, save=str(tmp_path/style), load=load and str(tmp_path/load), **kw)
+        trainer = Trainer(spec_of('gpt'), plan(*[S()]*4), train, RunOptions('fp32'))
+        trainer.fit(MockGPT())
+        return {r['step']:r['lr'] for r in trainer.history}
+    run('constant', 2)
+    assert run('constant', 4, 'constant')=={3:1e-3, 4:1e-3} and 'schedule: ' not in capsys.readouterr().out
+    run('WSD', 4, exit_interval=2)
+    rates = run('WSD', 6, 'WSD')
+    assert {i: lr_at(i-1, 1e-3, 6, 'WSD', 1, wsd_steps=2) for i in (3, 4, 5, 6)}==rates and rates[4]==1e-3
+    assert 'schedule: lr_decay_iters was 4 and is 6, which changes nothing of the steps so far' in capsys.readouterr().out
+    run('linear', 4, exit_interval=3)
+    old, new = lr_at(3, 1e-3, 4, 'linear', 1), lr_at(3, 1e-3, 8, 'linear', 1)
+    with pytest.raises(GalvatronError) as e: run('linear', 8, 'linear')
+    assert f'with the new one, rate {new:.3g} at step 4, 0 from step 9' in str(e.value) and f'with the old, rate {old:.3g} at step 4, 0 from step 5' in str(e.value)
+    assert run('linear', 8, 'linear', override_opt_param_scheduler=True)[4]==new
+    run('inverse-square-root', 3, lr_decay_iters=2) # a length that was given is not changed silently
+    with pytest.raises(GalvatronError, match='lr_decay_iters was 2 and is 4'): run('inverse-square-root', 4, 'inverse-square-root')
 
 class Eight(MockGPT):
     def __len__(self): return 8

@@ -78,6 +78,9 @@ def test_metrics(runs):
     assert r['samples']==240 and r['tokens_per_s']==pytest.approx(8*SEQ/r['ms']*1e3) and r['tflops']==pytest.approx(spec.step_flops(8)/2/r['ms']/1e9)
     assert steps[2]['lr']==pytest.approx(1e-2) and steps[-1]['lr']<1e-4
     assert len(steps[9]['measured_mib'])==2 and steps[9]['measured_ms']>0
+    end, = [r for r in rows if 'steady_steps' in r]
+    times = sorted(r['ms'] for r in steps[5:])
+    assert end['steady_steps']==[6, 30] and end['measured_ms']==pytest.approx(times[12]) and end['range_ms']==[times[2], times[-3]] and len(end['measured_mib'])==2 and rows[-1] is not steps[-1]
 
 def test_tensorboard(tmp_path):
     "Every number of metrics.jsonl under the same step; after a restart also from there on"
@@ -129,6 +132,18 @@ def test_a_prediction_by_formula_is_called_so(how, capfd):
     said = dict(hardware='analytic H200 1x1' if how else 'NVIDIA H200 1x1', predicted_ms=10., predicted_peak_mib=[100.])
     Trainer(spec, replace(plan, provenance=said), TrainArgs(train_iters=2, eval_iters=0), options).fit(Counting(40))
     assert re.search(rf'step time .* ms \(predicted 10\.0{how}, .*%\); peak memory .* \(predicted 100{how}\)', capfd.readouterr().out)
+
+def test_the_end_sums_up_beside_the_prediction(capfd):
+    "At step 10 and at the end of a longer run, once in a shorter one; a prediction for other ranks is called so"
+    from dataclasses import replace
+    from galvatron.runtime.train import TrainArgs, Trainer
+    spec, plan, options = setup('1-1-1 x4')
+    plan = replace(plan, provenance=dict(world_size=2, predicted_ms=10., predicted_peak_mib=[100.]))
+    for n, first in ((12, 6), (4, 3)):
+        last = Trainer(spec, plan, TrainArgs(train_iters=n, eval_iters=0), options).fit(Counting(100))
+        out = capfd.readouterr().out
+        assert out.count('step time')==1+(n>10) and re.search(rf'summary of steps {first} to {n}, of which four in five took [\d.]+ to [\d.]+ ms:\nstep time [\d.,]+ ms \(predicted 10.0 for 2 ranks, ', out), out
+        assert f"step time {last['measured_ms']:.1f} ms" in out.splitlines()[-1] and last['predicted_ms']==10
 
 def disk_fails():
     import torch.distributed as dist

@@ -24,7 +24,7 @@ from ..data.gpt import DataArgs, must_fit
 from ..data.loader import DOCUMENT_KEYS, Loader
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, RunOptions, finite, several
-from .arguments import TrainArgs, datasets, differences, doubts, rates_at
+from .arguments import TrainArgs, datasets, differences, doubts, rates_at, steady
 from .groups import Place, time_limit
 from .launch import end_with_parent, init_distributed, is_rank
 from .optim import LossScaler, adamw, clip_grad_norm
@@ -250,12 +250,12 @@ def _settle(self:Trainer, line:bool=False):
     self.last = dict(step=step, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, **rate, tflops=tflops, mfu=self.peak and tflops/self.peak,
                      flop_convention='causal', allocated_mib=used, reserved_mib=reserved, loss_scale=scale)
     self.history.append(self.last)
-    if step==min(10, self.total): self.last.update(self._compare())
+    if step==min(10, self.total): self.last.update(self._compare(list(self.history)[-6:][-max(1, len(self.history)-1):])) # the first step warms up
     self._say_kernels()
     self.log.write(self.last, line=line or self.args.check_loss or step in (1, self.total))
     if not (valid or self.unlabelled): self.log.say(f'step {step}: no label of this batch counts, so its loss is 0 and there is nothing to learn from it (said once)')
     self.unlabelled = self.unlabelled or not valid
-    if 'measured_ms' in self.last: self._say_compared()
+    if 'measured_ms' in self.last and step<self.total: self._say_compared(self.last)
     bad = [f'the {what} is {x}' for what,x in (('loss', loss), ('gradient norm', norm)) if not math.isfinite(x)]
     hopeless = bad and (scale is None or scale<=self.scaler.minimum)
     if self.args.check_for_nan and hopeless: raise GalvatronError(f'step {step}: {bad[0]}; lower lr ({lr:g}) or look at the data (check_for_nan=False goes on)')
@@ -271,24 +271,37 @@ def counted_mib(
 
 # %% ../../nbs/27_runtime.train.ipynb #d75b6c2e
 @patch
-def _compare(self:Trainer)->dict:
-    "Measured step time and peak memory of each stage, and what the plan was predicted to need"
+def _compare(self:Trainer, steps:list)->dict:
+    "Measured step time, the median of these steps, and peak memory of each stage; and what the plan was predicted to need"
     mine, n = torch.zeros(self.world, dtype=torch.float64, device=self.device), self.model.place.N
     mine[self.rank] = self.last['reserved_mib']
     if self.world>1: dist.all_reduce(mine)
-    ms = statistics.median(r['ms'] for r in list(self.history)[-6:][-max(1, len(self.history)-1):]) # the first step warms up
-    return dict(measured_ms=ms, measured_mib=[round(v.max().item(), 1) for v in mine.split(n)],
+    return dict(measured_ms=statistics.median(r['ms'] for r in steps), measured_mib=[round(v.max().item(), 1) for v in mine.split(n)],
                 predicted_ms=self.plan.provenance.get('predicted_ms'), predicted_mib=counted_mib(self.plan.provenance, self.device))
 
 # %% ../../nbs/27_runtime.train.ipynb #ca2bc71f
 @patch
-def _say_compared(self:Trainer):
-    r, show = self.last, lambda xs: ', '.join(f'{x:,.0f}' for x in xs)
-    other = self.plan.provenance.get('compile', self.options.compile)!=self.options.compile
-    how = ' by formula'*self.plan.by_formula
-    against = lambda p, m: f" (predicted {p:,.1f}{how}{' for layers that are not compiled' if other and self.options.compile else ' for compiled layers' if other else ''}, {m/p-1:+.1%})" if p else ''
+def _say_compared(self:Trainer, r:dict):
+    said, mine, show = self.plan.provenance, self.options.compile, lambda xs: ', '.join(f'{x:,.0f}' for x in xs)
+    ranks, other = said.get('world_size', self.world), said.get('compile', mine)!=mine
+    how = ' by formula'*self.plan.by_formula + f" for {several(ranks, 'rank')}"*(ranks!=self.world)
+    against = lambda p, m: f" (predicted {p:,.1f}{how}{' for layers that are not compiled' if other and mine else ' for compiled layers' if other else ''}, {m/p-1:+.1%})" if p else ''
     self.log.say(f"step time {r['measured_ms']:.1f} ms{against(r['predicted_ms'], r['measured_ms'])}; peak memory by stage {show(r['measured_mib'])} MiB"
                  + (f" (predicted {show(r['predicted_mib'])}{how})" if r['predicted_mib'] else ''))
+
+# %% ../../nbs/27_runtime.train.ipynb #f44c9084
+@patch
+def _summarise(self:Trainer):
+    "Say and record the whole run beside its prediction"
+    if not self.history: return
+    steps = steady(list(self.history))
+    times = sorted(r['ms'] for r in steps)
+    low, high = times[len(times)//10], times[-1-len(times)//10]
+    r = self._compare(steps)
+    self.last.update(r)
+    self.log.write(dict(step=self.step, steady_steps=[steps[0]['step'], steps[-1]['step']], range_ms=[low, high], **r))
+    self.log.say(f"summary of steps {steps[0]['step']} to {steps[-1]['step']}, of which four in five took {low:.1f} to {high:.1f} ms:")
+    self._say_compared(r)
 
 # %% ../../nbs/27_runtime.train.ipynb #d03356de
 @patch
@@ -329,7 +342,7 @@ def settings(self:Trainer)->dict: # plain JSON
 def save(self:Trainer):
     "Save a checkpoint of this step; GalvatronError on every rank if one fails, and earlier checkpoints stay whole"
     if not self.checkpoints: raise GalvatronError('save: the trainer was given no folder for checkpoints, TrainArgs(save=...)')
-    self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict(), schedule=self.schedule, settings=self.settings()))
+    self.checkpoints.save(self.step, dict(samples=self.samples, loss_scaler=self.scaler and self.scaler.state_dict(), schedule=self.schedule, total=self.total, settings=self.settings()))
     stall = self.checkpoints.stall_ms
     how = 'being saved, while training goes on, to' if self.args.async_save else 'saved to'
     self.log.say(f'step {self.step}: {how} {self.args.save} (training stood still for {stall/1e3:.2f} s)')
@@ -482,7 +495,9 @@ def _start(self:Trainer, train, sample):
     self.total = self.steps_for(train)
     self.first_sample = zlib.crc32(b''.join(np.asarray(v).tobytes() for _,v in sorted(sample.items())))
     if a.save and (ahead := max(iterations(a.save), default=0))>self.step: self.log.say(f'{a.save}: holds iteration {ahead} of another run, ahead of this one, which starts with step {self.step+1} (--load {a.save} goes on)')
-    self.schedule, self.stopped = a.agreed_schedule(self.came_from.get('schedule'), self.total), None
+    old = self.came_from.get('schedule')
+    self.schedule, self.stopped = a.agreed_schedule(old, self.total, self.step, self.came_from.get('total')), None
+    if longer := differences(old or {}, self.schedule): self.log.say(f"schedule: {'; '.join(longer)}" + (' (as --override-opt_param-scheduler says)' if a.override_opt_param_scheduler else ', which changes nothing of the steps so far'))
     if changed := differences(self.came_from.get('settings', {}), self.settings()): self.log.say(f"not as in the checkpoint: {'; '.join(changed)}")
     try: self.log = Log(self.rank, folder, a.log_interval, self.step, a.tensorboard)
     except OSError as e: raise GalvatronError(f'{folder}: nothing can be written there ({e.strerror})') from None
@@ -602,6 +617,7 @@ def fit(
         self._start(train, sample)
         batches = self.loader(train, self.samples)
         if self.step<self.total: self._loop(batches, valid)
+        self._summarise()
         if self.checkpoints: self.checkpoints.wait()
         return {**self.last_eval, **self.last, **(dict(stopped=self.stopped) if self.stopped else {})}
     except Exception as e:
