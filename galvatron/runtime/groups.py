@@ -102,7 +102,9 @@ def groups_for(
         _made.update(world=dist.group.WORLD, groups={}, met=set())
     groups, device, me, all_ranks = _made['groups'], torch.device(device), dist.get_rank(), tuple(range(dist.get_world_size()))
     new = [s for s in dict.fromkeys([all_ranks, *sets]) if s not in groups]
-    for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(sorted(s), time_limit(), _backend(device.type) if len(s)>1 else 'gloo')
+    backend = _backend(device.type)
+    alone = 'gloo' if backend=='nccl' else backend
+    for s in new: groups[s] = dist.group.WORLD if s==all_ranks else dist.new_group(sorted(s), time_limit(), backend if len(s)>1 else alone)
     for s in new:
         if len(s)>1 and me in s: dist.all_reduce(torch.zeros(1, device=device), group=groups[s])
     for s in [s for s in dict.fromkeys(sets) if messages and len(s)==2 and s not in _made['met']]:
