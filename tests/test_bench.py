@@ -53,14 +53,14 @@ def test_unpacking_profiles_loses_nothing(tmp_path):
     tool.restore(tmp_path/'work', 'llama-7b', m, True, 'bf16')
     assert tool.lost(m, ModelProfile.load(tmp_path/'work/llama_hf', spec))==[]
 
-def test_a_joined_profile_says_what_is_of_earlier_calls():
+def test_a_joined_profile_says_what_is_of_another_call():
     import profile_h200 as tool
     from dataclasses import replace
     from galvatron.profile.files import ModelProfile
     m, whole = ModelProfile.analytic(tool.spec_of('llama-7b', True), 'h200', seqs=(32,)), [dict(layers=[1], batch=b, seq=[32], forward_ms=1.) for b in (1, 2)]
-    old = replace(m, depths=tuple(whole), meta=dict(date='1', until='3', earlier=dict(date='0')))
+    old = replace(m, depths=tuple(whole), meta=dict(date='1', until='3', other_call=dict(date='0')))
     new = replace(m, points=m.points[5:], depths=(whole[0],), meta=dict(date='4', until='5'))
-    assert tool.joined(old, new).meta==dict(date='4', until='5', earlier=dict(date='0', until='3', points=5, whole_models=1))
+    assert tool.joined(old, new).meta==dict(date='4', until='5', other_call=dict(date='0', until='3', points=5, whole_models=1))
     assert tool.joined(old, replace(old, meta=new.meta)).meta==new.meta # nothing was kept
 
 def test_several_gpus_refuse_unknown_words(tmp_path):
