@@ -7,9 +7,10 @@ from torch import distributed as dist, nn
 
 from galvatron.layout import Layout, exchange, kind
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy
+from galvatron.ranks import rank_sets
 from galvatron.runtime import collectives as C
 from galvatron.runtime import groups
-from galvatron.runtime.groups import Place, rank_sets
+from galvatron.runtime.groups import Place
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.redistribute import redistribute
 
