@@ -324,6 +324,23 @@ class PlanArgs:
     embed_sdp:int=0 # 1: ZeRO-3 for embedding and head
 
 # %% ../nbs/60_cli.ipynb #019116f1
+def _named_model(args, given):
+    "The model, if one was named"
+    return args.spec() if {f.name for f in fields(args)} & set(given) else None
+
+@patch
+def model(self:PlanArgs,
+    args:ModelArgs, # What was said about it
+    given:dict, # Arguments that were given
+): # `ModelSpec`
+    "The model of a run; where nothing was said, the one that the strategy file was searched for, if it is a predefined one"
+    path = self.galvatron_config_path
+    if path in (None, '', 'None') or _named_model(args, given): return args.spec()
+    from galvatron.search.origin import known_model
+    if 'model' not in (said := Plan.load(path).provenance): return args.spec()
+    if found := known_model(said['model'], said.get('spec')): return found
+    raise GalvatronError(f"{path} was searched for {said['model']}, which is not as predefined: name the model as for the search (the file has its shape, training needs the whole config)")
+
 @patch
 def plan(self:PlanArgs,
     spec, # The model
@@ -394,10 +411,6 @@ def plan_facts(
     "A plan for programs: what it is as text, and the content of its file"
     return dict(**more, ranks=ranks, text=plan.text(ranks) if ranks else None, plan=plan.to_dict())
 
-def _named_model(args, given):
-    "The model, if one was named"
-    return args.spec() if {f.name for f in fields(args)} & set(given) else None
-
 # %% ../nbs/60_cli.ipynb #1add992d
 @command('plan check', 'Look', 'say everything that keeps a plan from running')
 def plan_check(argv):
@@ -419,7 +432,7 @@ def _checked(path, plan, spec, cluster, options, given):
     lines = [f'searched for {other}: what the search predicted does not hold'] if other else []
     if not known: return None,dict(peak_mib=None, budget_mib=None, fits=None),lines
     from galvatron.show import PageArgs, held, memory_text, priced
-    x,why = priced(plan, PageArgs(), known, world, options, cluster.shape()[1:])
+    x,why = priced(plan, PageArgs(), known, world, options, cluster.shape()[1:], path)
     if other: said = {k:v for k,v in said.items() if k!='predicted_peak_mib'}
     memory = held(x, said, world)
     lines += [memory_text(memory, said) or f'memory: not known here ({why})']
@@ -584,7 +597,7 @@ def train(argv):
              '      --galvatron_config_path plan.json --data-path data/text_text_document --train_iters 1000 --lr 3e-4 --save checkpoints')
     groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs, OutputArgs
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
-    world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,model.spec()
+    world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,flags.model(model, given)
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
     if args.load and iterations(args.load): find_checkpoint(args.load, args.load_iteration) # soon said, without PyTorch
     elif args.load:

@@ -342,6 +342,7 @@ def read_pricer(
     world_size:int, # GPUs
     options:RunOptions, # Switches of the run
     cluster:tuple = None, # (nodes, GPUs of a node), where they were given
+    path = None, # Its file, beside which profiles may be
 ) -> Pricer:
     "Profiles for a plan; `GalvatronError` says what is missing"
     nodes, gpus, device = recorded_cluster(plan.provenance, world_size)
@@ -350,7 +351,7 @@ def read_pricer(
     s = replace(had, num_nodes=nodes, num_gpus_per_node=gpus, mixed_precision=options.mixed_precision, analytic=args.analytic or (None if args.profiles else device))
     if s.analytic: s = replace(s, **dict.fromkeys(PROFILES))
     mode = args.profile_mode or had.mode
-    if not args.profiles or s.analytic: return Pricer(spec, *read_profiles(s, spec), options, mode)
+    if not args.profiles or s.analytic: return Pricer(spec, *read_profiles(s, spec, path), options, mode)
     hardware = from_folders(args.profiles, lambda f: HardwareProfile.load(f, nodes, gpus))
     return Pricer(spec, hardware, from_folders(args.profiles, lambda f: ModelProfile.load(f, spec, options.mixed_precision)), options, mode)
 
@@ -404,10 +405,11 @@ def priced(
     world_size:int, # GPUs
     options:RunOptions, # Switches of the run
     shape:tuple, # (nodes, GPUs of a node) as far as given, else None
+    path = None, # Its file, beside which profiles may be
 ) -> tuple: # (Prediction, None), or (the plan, why it has no price)
     "A plan with its price, if profiles of cluster and layers can be found; those that were named must be there"
     budget = args.memory_constraint or plan.provenance.get('memory_constraint_gib')
-    try: return predict(plan, pricer=read_pricer(args, plan, spec, world_size, options, shape if shape[0] else None), memory_mib=budget and budget*1024), None
+    try: return predict(plan, pricer=read_pricer(args, plan, spec, world_size, options, shape if shape[0] else None, path), memory_mib=budget and budget*1024), None
     except GalvatronError as e:                                        # no profile, or one that holds memory only
         if args.profiles or args.analytic: raise
         return plan, str(e)
@@ -428,7 +430,7 @@ def priced_or_plain(
     spec = agreed_model(said, spec, path)
     plan = Plan.load(path, world, spec, options)
     if not spec: return plan, world, [_unpriced(said, 'the file does not name a model that is known here; name it with --model_type and --model_size, or --hf_config.', '文件中没有已知的模型；请用 --model_type 与 --model_size 或 --hf_config 指明。')]
-    x, why = priced(plan, args, spec, world, options, cluster[1:])
+    x, why = priced(plan, args, spec, world, options, cluster[1:], path)
     return x, world, [_unpriced(said, why, why)] if why else _drift(x, said)
 
 def _drift(p, said):

@@ -210,6 +210,25 @@ def test_a_plan_on_another_number_of_ranks(searched, capsys):
         assert rc==2 and out=='' and 'this plan was made for 2 ranks, here are 3: search again for 3, or give 2' in err.splitlines()[1], err
     assert run(capsys, 'explain plan.json --num_gpus_per_node 4')[1].split('\n')[0].endswith('here instead: num_gpus_per_node 4 (the search had 2)')
 
+def test_profiles_are_found_beside_the_plan(tmp_path, monkeypatch, capsys):
+    "From another folder, as from the one in which it was searched"
+    monkeypatch.chdir(tmp_path)
+    shape = OWN.partition(' --analytic')[0]
+    for line in ('profile-hardware --num_gpus_per_node 2 --analytic h200 --output_dir work/hardware_configs', f'profile-model {shape} --analytic h200 --output_dir work/configs'): assert run(capsys, line)[0]==0
+    monkeypatch.chdir('work')
+    assert run(capsys, f'search {shape} --num_gpus_per_node 2 --memory_constraint 4 --settle_bsz 8 --output_config_path configs/plan.json')[0]==0
+    monkeypatch.chdir(tmp_path)
+    rc,out,err = run(capsys, 'explain work/configs/plan.json')
+    assert rc==0 and 'finds nothing faster' in out and 'the file records' not in out and err=='', err
+    assert as_json(capsys, 'show work/configs/plan.json --json')['notes']==[] and 'as the search recorded' not in run(capsys, 'plan check work/configs/plan.json')[1]
+
+def test_training_takes_a_predefined_model_from_the_plan(searched, capsys):
+    rc,out,err = run(capsys, 'train --nproc 2 --galvatron_config_path plan.json --mock_data --train_iters 1')
+    assert rc==2 and out=='' and err.count('\n')==1 and 'was searched for hidden128_head4, which is not as predefined' in err
+    run(capsys, 'search --model_size llama-0.3b --num_gpus_per_node 8 --memory_constraint 30 --settle_bsz 8 --analytic h200 --output_config_path known.json')
+    rc,out,err = run(capsys, 'train --nproc 3 --galvatron_config_path known.json --mock_data --train_iters 1')
+    assert rc==2 and 'made for 8 ranks, here are 3' in err and 'tp_sizes_enc: 24 entries' not in err, err # its 24 layers were known
+
 def test_plan_check_says_who_is_over_the_budget(searched, capsys):
     plan,_ = searched
     d = json.loads(Path('plan.json').read_text())

@@ -1005,31 +1005,32 @@ def _from_usual_places(
     kind:str, # hardware or model
     model_type:str, # Family of the model
     load, # f(folder) -> profile; raises GalvatronError where there is none
+    plan=None, # A strategy file beside which they may be
 ):
     "The first profile that is found; the error of the first place where none is, and what to do"
-    error = None
-    for place in USUAL[kind]:
+    error, (*here, shipped), at = None, USUAL[kind], plan and Path(plan).parent
+    for place in (*here, *([at, at/'hardware_configs', at/'../hardware_configs'] if plan else []), shipped):
         try: found = load(Path(str(place).format(model_type.replace('_fa', '_hf')))) # one model under two names
         except GalvatronError as e: error = error or e; continue
-        if kind=='hardware' and place is USUAL[kind][-1]: print(f'galvatron: warning: no profile of your cluster is here; this one came with Galvatron: {found.name}', file=sys.stderr)
+        if kind=='hardware' and place is shipped: print(f'galvatron: warning: no profile of your cluster is here; this one came with Galvatron: {found.name}', file=sys.stderr)
         return found
     raise GalvatronError(f"{error}; galvatron profile-{kind} measures {'the cluster' if kind=='hardware' else 'the model'}, --analytic h200 (h100, a100) takes formulas")
 
 # %% ../../nbs/12_search.engine.ipynb #508d9986
-def _read_hardware(args:SearchArgs, spec:ModelSpec) -> HardwareProfile:
+def _read_hardware(args:SearchArgs, spec:ModelSpec, plan=None) -> HardwareProfile:
     "The hardware profile that the options name"
     kinds = dict(allreduce=args.allreduce_bandwidth_config_path, p2p=args.p2p_bandwidth_config_path, overlap=args.overlap_coe_path, sp=args.sp_time_path)
     load, named = lambda folder: HardwareProfile.load(folder, args.num_nodes, args.num_gpus_per_node), {k: Path(p) for k, p in kinds.items() if p}
-    if not named: return _from_usual_places('hardware', spec.model_type, load)
+    if not named: return _from_usual_places('hardware', spec.model_type, load, plan)
     if len({p.resolve() for p in named.values()})==1: return load(named.popitem()[1])
     files = {k: named[k]/f for k, f in hardware_files(args.num_nodes, args.num_gpus_per_node).items() if k in named}
     return HardwareProfile.from_documented({k: read_json(f) for k, f in files.items()}, args.num_nodes, args.num_gpus_per_node)
 
 # %% ../../nbs/12_search.engine.ipynb #cb40aa26
-def _read_model(args:SearchArgs, spec:ModelSpec) -> ModelProfile:
+def _read_model(args:SearchArgs, spec:ModelSpec, plan=None) -> ModelProfile:
     "The model profile that the options name"
     load, named = lambda folder: ModelProfile.load(folder, spec, args.mixed_precision), {k: Path(p) for k, p in dict(computation=args.time_profiling_path, memory=args.memory_profiling_path).items() if p}
-    if not named: return _from_usual_places('model', spec.model_type, load)
+    if not named: return _from_usual_places('model', spec.model_type, load, plan)
     if len({p.resolve() for p in named.values()})==1: return load(named.popitem()[1])
     return ModelProfile.from_documented({k: read_json(named[k]/f) for k, f in model_files(args.mixed_precision, spec.name).items() if k in named}, spec, args.mixed_precision)
 
@@ -1044,9 +1045,10 @@ def _of_one_device(hardware, profile):
 def read_profiles(
     args:SearchArgs,
     spec:ModelSpec, # The model
+    plan = None, # A strategy file beside which they may be
 ) -> tuple: # (HardwareProfile, ModelProfile)
     "The profiles that the options name, or formulas with `analytic`"
-    if not args.analytic: return _of_one_device(_read_hardware(args, spec), _read_model(args, spec))
+    if not args.analytic: return _of_one_device(_read_hardware(args, spec, plan), _read_model(args, spec, plan))
     return HardwareProfile.analytic(args.analytic, args.num_nodes, args.num_gpus_per_node), ModelProfile.analytic(spec, args.analytic, args.mixed_precision)
 
 # %% ../../nbs/12_search.engine.ipynb #e8e24cef
@@ -1090,7 +1092,7 @@ def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
     out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.prediction.unmeasured + r.engine.notes)]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
-    out += ['Against:'] + [f"  {', '.join(names):18} " + ('none fits' if q is None else f'{q.iteration_ms:.1f} ms with {_with_config(q.plan)}: {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for names, q in _distinct(r.baselines())]
+    out += ['Against:'] + [f"  {', '.join(names):18} " + ('none fits' if q is None else 'this very plan' if q.plan==r.plan else f'{q.iteration_ms:.1f} ms with {_with_config(q.plan)}: {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for names, q in _distinct(r.baselines())]
     for n, f in enumerate(r.plans[1:], 2):
         p = r.predict(f.plan)
         out.append(f"{'Next best:' if n==2 else '':10} {n}. {f.config}: {f.plan.text(r.engine.args.world_size)}; {p.iteration_ms:.1f} ms, memory {_ints(s.peak_mib for s in p.stages)} MB; {compare(r.prediction, p)}")
@@ -1185,7 +1187,7 @@ def run_explain(
     args, other = recorded_args(said, args, given)
     check_args(args)
     plan = Plan.load(path, args.world_size, spec, run_options(args))
-    profiles = read_profiles(args, spec)
+    profiles = read_profiles(args, spec, path)
     print(origin(said, args, other, given, path))
     print(explain(plan, spec, *profiles, replace(args, default_dp_type=plan.default_dp_type if plan.default_dp_type!='zero3' else args.default_dp_type)))
     p = predict(plan, pricer=Engine(spec, *profiles, args).pricer, memory_mib=args.memory_mib)
