@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fastcore.basics import patch
 
-from .plan import GalvatronError, html_table
+from .plan import GalvatronError, html_table, is_whole
 
 # %% ../nbs/01_model_spec.ipynb #2d568995
 @dataclass(frozen=True)
@@ -663,8 +663,12 @@ def from_record(
     said:dict, # as `record` makes it
 )->ModelSpec:
     "The spec of a record; GalvatronError if it is none"
-    try: return cls.from_hf(said['config'], tuple(s) if isinstance(s := said['seq'], list) else s, said['name'], canonical_model_type(said['model_type']))
-    except (KeyError, TypeError, AttributeError, IndexError) as e: raise GalvatronError(f'this is not the record of a model: {said!r} ({type(e).__name__}: {e})') from None
+    try:
+        seq = said['seq']
+        if not (seq is None or all(is_whole(n, 1) for n in (seq if isinstance(seq, list) else [seq]))): raise TypeError(f'seq is {seq!r}')
+        return cls.from_hf(said['config'], tuple(seq) if isinstance(seq, list) else seq, said['name'], canonical_model_type(said['model_type']))
+    except GalvatronError: raise
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as e: raise GalvatronError(f'this is not the record of a model: {said!r} ({type(e).__name__}: {e})') from None
 
 # %% ../nbs/01_model_spec.ipynb #c6a1c742
 def _count(n): return next(f'{n/d:.3g}{u}' for d,u in ((1e9,'B'), (1e6,'M'), (1e3,'k'), (1,'')) if n>=d or d==1)

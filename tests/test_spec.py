@@ -198,5 +198,5 @@ def test_a_name_that_is_nowhere_is_said_at_once(tmp_path, monkeypatch):
         assert not model_spec._answers(f'http://127.0.0.1:{silent.getsockname()[1]}') and time.monotonic()-began<2
 
 def test_a_record_is_refused_if_it_is_none():
-    for said in ({}, dict(config=5, seq=1, name='x', model_type='llama_hf'), dict(config=dict(model_type='llama', hidden_size='4'), seq=1, name='x', model_type='llama_hf')):
+    for said in ({}, dict(config=5, seq=1, name='x', model_type='llama_hf'), dict(config=dict(model_type='llama'), seq='a', name='x', model_type='llama_hf'), dict(config=dict(model_type=[]), seq=1, name='x', model_type='llama_hf'), dict(config=dict(model_type='swin', mlp_ratio='x'), seq=None, name='x', model_type='swin_hf'), dict(config=dict(model_type='llama', hidden_size='4'), seq=1, name='x', model_type='llama_hf')):
         with pytest.raises(GalvatronError): ModelSpec.from_record(said)
