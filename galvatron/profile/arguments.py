@@ -14,7 +14,7 @@ from pathlib import Path
 from fastcore.basics import patch
 
 from ..plan import GalvatronError
-from .files import ModelProfile,check_machine,merge_points,model_files
+from .files import ModelProfile,check_files,merge_points,model_files
 
 # %% ../../nbs/03a_profile.arguments.ipynb #c96d2b24
 @dataclass
@@ -165,6 +165,6 @@ def write_analytic(a:ProfileModelArgs, spec)->ModelProfile:
     m = analytic_points(a, spec)
     names,folder = model_files(a.mixed_precision, spec.name),Path(a.output_dir)
     check_folder(folder, names.values(), make=True)
-    check_machine(folder/names['rich'], folder/names['computation'], dict(device=m.device), a.force)
+    check_files(ModelProfile, folder, names, dict(device=m.device), a.force, analytic=True)
     m.save(folder)
     return m

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from ..plan import GalvatronError, Plan, RunOptions, divisors
 from .arguments import check_folder
-from .files import MIB,OPS,HardwareProfile,Table,check_machine,check_overlap,hardware_files,link_group,ranks_per_node,read_json
+from .files import METHODS,MIB,OPS,HardwareProfile,Table,check_files,hardware_files,link_group,ranks_per_node,read_json
 from ..runtime.launch import is_rank
 
 # %% ../../nbs/04_profile.hardware.ipynb #dfc5f7a5
@@ -518,9 +518,7 @@ def check_hardware_files(a:ProfileHardwareArgs, machine:dict):
     "Refuse to replace files of another machine"
     names = hardware_files(a.num_nodes, a.num_gpus_per_node)
     check_folder(a.output_dir, names.values(), make=True)
-    rich,plain = Path(a.output_dir)/names['rich'],Path(a.output_dir)/names['allreduce']
-    check_machine(rich, plain, machine, a.force)
-    if not a.force: check_overlap(a.output_dir, a.num_nodes, a.num_gpus_per_node)
+    check_files(HardwareProfile, a.output_dir, names, machine, a.force, bool(a.analytic))
 
 # %% ../../nbs/04_profile.hardware.ipynb #f93893aa
 @contextmanager
@@ -591,8 +589,9 @@ def _several_nodes(a, env, result):
 def machine_of(a:ProfileHardwareArgs)->dict:
     "What must be equal for two hardware profiles to be comparable"
     import torch
-    f = device_facts(torch.device(a.device))
-    return {k:f[k] for k in ('device','torch','nccl')}
+    return _machine(device_facts(torch.device(a.device)))
+
+def _machine(facts): return {k:facts[k] for k in ('device','torch','nccl')}|dict(method=METHODS['hardware'])
 
 # %% ../../nbs/04_profile.hardware.ipynb #b4e7c6d3
 BY_NCCL_TESTS = dict(backend='nccl-tests', groups='first', method='time column (out of place, a mean) of nccl-tests on the first ranks of as many nodes as a group spans, nothing beside them; '
@@ -602,7 +601,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     "A profile from the measurements"
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     how = BY_NCCL_TESTS if a.backend=='nccl' else dict(backend=got['backend'], groups=a.avg_or_min_or_first, method='median over repeats, on a CPU their mean after arithmetic; all groups of a kind at once; nbytes is the large side on one rank')
-    meta = dict(machine={k:got[k] for k in ('device','torch','nccl')}, backend=how['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
+    meta = dict(machine=_machine(got), backend=how['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
                 groups=how['groups'], context_mib=round(got['context'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method=how['method'])
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in got['overlap'].items()}, got['device'], '', False,
                            got['memory_mib'], got['rates'][0], got['rates'][1], meta)
