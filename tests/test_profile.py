@@ -17,7 +17,7 @@ from galvatron.runtime.launch import visible_gpus
 SPEC = ModelSpec.from_hf(dict(model_type='llama', vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2), seq=32)
 TINY = ProfileModelArgs('all', mixed_precision='fp32', max_tp_deg=2, batches='1,2,4', device='cpu', budget_ms=1.)
 
-def content(folder): return {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+def content(folder): return {p.name: p.read_bytes() for p in Path(folder).iterdir() if p.is_file()}
 def says(f, *a, **k):
     with pytest.raises(GalvatronError) as e: f(*a, **k)
     assert '\n' not in str(e.value)
@@ -62,6 +62,12 @@ def test_the_file_that_clusters_share_is_not_taken_from_another(tmp_path):
     said = says(profile_hardware, args) # its overlap would stand beside the measured bandwidths of 1 x 8
     assert 'overlap_coefficient.json' in said and 'allreduce_bandwidth_1nodes_8gpus_per_node.json' in said and '--force' in said and content(tmp_path)==before
     assert profile_hardware(replace(args, force=True)).analytic
+    HardwareProfile(1, 2, overlap={'all_reduce':(1.5, 2.)}, device='CPU').save(tmp_path/'m')
+    before = content(tmp_path/'m') # the same with a rich file: measured, and not to become a formula's
+    assert 'hardware_profile_1nodes_2gpus_per_node.json' in says(profile_hardware, replace(args, output_dir=str(tmp_path/'m'))) and content(tmp_path/'m')==before
+    for i,kind in enumerate(('p2p','overlap','sp')):
+        write_text(tmp_path/f'{i}'/(name := hardware_files(2, 8)[kind]), '{}')
+        assert name in says(profile_hardware, replace(args, output_dir=str(tmp_path/f'{i}'))) and len(content(tmp_path/f'{i}'))==1
     for n in (2, 1): HardwareProfile(1, n, overlap={'all_reduce':(1.5, 2.)} if n>1 else {}, device='CPU').save(tmp_path/'b')
     assert HardwareProfile.load(tmp_path/'b', 1, 1).overlap=={} and json.loads((tmp_path/'b'/'overlap_coefficient.json').read_text())==dict(overlap_coe=2.)
     HardwareProfile(1, 2, device='CPU').save(tmp_path/'c'); (tmp_path/'c'/'overlap_coefficient.json').write_text('{}')
@@ -371,6 +377,48 @@ def test_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path, monkeypatch, 
     assert ModelProfile.load(tmp_path, SPEC, 'fp32')==m
     monkeypatch.setattr(model, 'run_task', lambda *a, **k: (_ for _ in ()).throw(MemoryError()))
     assert 'every point ran out of memory' in says(profile_model, replace(TINY, output_dir=str(tmp_path/'none')), SPEC) and content(tmp_path/'none')=={}
+    before = content(tmp_path) # points of before do not make a success of a run that had none
+    assert 'every point ran out of memory' in says(profile_model, replace(TINY, output_dir=str(tmp_path), profile_type='computation', batches='8,16'), SPEC) and content(tmp_path)==before
+    assert 'ran out of memory in an earlier run' in (said := says(profile_model, replace(TINY, output_dir=str(tmp_path), profile_type='computation', batches='2,4'), SPEC)) and '--force' in said and content(tmp_path)==before
+
+def test_memory_is_counted_where_timing_ran_out_of_it(tmp_path, monkeypatch):
+    real, a = model.run_task, replace(TINY, output_dir=str(tmp_path), widths='1', batches='1,2')
+    def untimed(task, r, a, *rest, **k):
+        if task.batch>1 and 'time' in model.wanted(a): raise MemoryError
+        return real(task, r, a, *rest, **k)
+    monkeypatch.setattr(model, 'run_task', untimed)
+    m = profile_model(replace(a, profile_type='computation'), SPEC)
+    assert {p.oom for p in m.points if p.batch>1}=={'time'}
+    m = profile_model(replace(a, profile_type='memory', batches='2'), SPEC)
+    assert all(p.activation_mib>0 and p.oom=='time' and p.forward_ms is None for p in m.points if p.batch>1)
+    assert all(d['states_mib']>0 and d['oom']=='time' for d in m.depths if d['batch']>1) and ModelProfile.load(tmp_path, SPEC, 'fp32')==m
+    monkeypatch.setattr(model, 'run_task', real)
+    assert profile_model(replace(a, profile_type='computation'), SPEC)==m # known, so not tried again
+    m = replace(m, points=tuple(replace(p, oom=None) for p in m.points), depths=tuple({k:v for k,v in d.items() if k!='oom'} for d in m.depths)); m.save(tmp_path)
+    m = profile_model(replace(a, profile_type='all'), SPEC)
+    assert not any(p.oom for p in m.points) and all(p.forward_ms>0 for p in m.points)
+    rich = tmp_path/model_files('fp32', SPEC.name)['rich']
+    rich.write_text(rich.read_text().replace('"batch": 1, ', '"batch": 1, "oom": "both", '))
+    assert "oom: 'both' is not allowed (allowed: true, \"time\", \"memory\", false)" in says(ModelProfile.load, tmp_path, SPEC, 'fp32')
+
+@pytest.mark.parametrize('where', ['run_task', 'build'])
+def test_a_point_that_fails_is_noted_and_the_others_go_on(where, tmp_path, monkeypatch, capfd):
+    a, real = replace(TINY, output_dir=str(tmp_path), widths='1,2', forms='tp', batches='1,2', profile_type='memory'), getattr(model, where)
+    def faulty(x, *rest, **k):
+        if where=='build' and x[0].width==2 or where=='run_task' and (x.width, x.batch)==(2, 1): raise RuntimeError('no such kernel\nand a long story')
+        return real(x, *rest, **k)
+    monkeypatch.setattr(model, where, faulty)
+    said = says(profile_model, a, SPEC)
+    n = 1 if where=='run_task' else 2
+    assert f'{n} of 4 points failed' in said and 'tp 2, 1 x 32: RuntimeError: no such kernel (test_profile.py:' in said and 'long story' not in said+capfd.readouterr().err
+    m = ModelProfile.load(tmp_path, SPEC, 'fp32')
+    assert len(content(tmp_path))==2 and {(p.width, p.batch) for p in m.points}=={(1,1), (1,2), *([(2,2)] if n==1 else [])} and len(m.meta['failed'])==n
+    monkeypatch.setattr(model, where, lambda *a, **k: (_ for _ in ()).throw(RuntimeError('no')))
+    before = content(tmp_path)
+    assert 'nothing was written' in says(profile_model, replace(a, batches='4'), SPEC) and content(tmp_path)==before
+    monkeypatch.setattr(model, where, real)
+    m = profile_model(a, SPEC)
+    assert 'failed' not in m.meta and len({(p.width, p.batch) for p in m.points})==4
 
 def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     a = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1')
@@ -381,14 +429,52 @@ def test_nothing_of_another_machine_is_mixed_in(tmp_path):
     rich.unlink()
     assert 'which machine' in says(profile_model, a, SPEC)
 
+@pytest.mark.parametrize('kind,other', [('memory','computation'), ('computation','memory')])
+def test_a_documented_file_of_another_machine_is_neither_replaced_nor_deleted(kind, other, tmp_path):
+    a = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1')
+    name = model_files('fp32', SPEC.name)[kind]
+    write_text(tmp_path/name, '{"theirs": 1}')
+    before = content(tmp_path)
+    for ask in ('computation', 'memory', 'all'): assert name in says(profile_model, replace(a, profile_type=ask), SPEC) and content(tmp_path)==before
+    assert name in says(profile_model, replace(a, analytic='h200'), SPEC) and content(tmp_path)==before
+    profile_model(replace(a, profile_type=other, force=True), SPEC) # which takes no leave of theirs
+    assert len(content(tmp_path))==2 and name not in content(tmp_path)
+    write_text(tmp_path/name, '{"theirs": 1}') # beside ours, which has none of the kind
+    before = content(tmp_path)
+    assert name in says(profile_model, replace(a, profile_type=kind), SPEC) and content(tmp_path)==before
+
+@pytest.mark.parametrize('shipped', [False, True])
+def test_formulas_do_not_replace_what_was_measured(shipped, tmp_path):
+    m = ModelProfile.analytic(SPEC, 'h200', 'fp32', batches=(1,), widths=(1, 2))
+    m = replace(m, analytic=False, meta=dict(shipped=True) if shipped else {}) # measured on a device of the same name
+    m.save(tmp_path)
+    before, a = content(tmp_path), replace(TINY, output_dir=str(tmp_path), analytic='h200')
+    assert 'analytic False, now True' in says(profile_model, a, SPEC) and content(tmp_path)==before
+    assert profile_model(replace(a, force=True), SPEC).analytic and profile_model(a, SPEC).analytic # the same formulas again
+
+@pytest.mark.parametrize('which', ['model', 'hardware'])
+def test_what_was_measured_in_another_way_is_not_gone_on_with(which, tmp_path, monkeypatch):
+    from galvatron.profile import files
+    a = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1', profile_type='memory')
+    args = ProfileHardwareArgs(num_gpus_per_node=1, device='cpu', end_mb=1, scale=16, output_dir=str(tmp_path))
+    run = (lambda: profile_model(replace(a, batches='1,2'), SPEC)) if which=='model' else lambda: profile_hardware(args)
+    profile_model(a, SPEC) if which=='model' else profile_hardware(args)
+    before = content(tmp_path)
+    with monkeypatch.context() as mp:
+        mp.setitem(files.METHODS, which, 2)
+        assert 'method 1, now 2' in says(run) and content(tmp_path)==before
+    rich = next(tmp_path.glob('*_profile_*'))
+    rich.write_text(rich.read_text().replace(', "method": 1', '')) # of before there were numbers
+    assert '"method": 1' not in rich.read_text() and run()
+
 def test_a_cpu_with_other_threads_is_another_machine(tmp_path, monkeypatch):
     a, n = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1', profile_type='computation'), torch.get_num_threads()
     profile_model(a, SPEC)
     before = content(tmp_path)
     try:
         torch.set_num_threads(n+1); monkeypatch.setenv('OMP_NUM_THREADS', str(n+1))
-        assert f'{n} threads, now {n+1}' in says(profile_model, replace(a, batches='1,2'), SPEC) and content(tmp_path)==before
-        assert profile_model(replace(a, force=True), SPEC).meta['threads']==n+1
+        assert f'threads {n}, now {n+1}' in says(profile_model, replace(a, batches='1,2'), SPEC) and content(tmp_path)==before
+        assert profile_model(replace(a, force=True), SPEC).meta['machine']['threads']==n+1
     finally: torch.set_num_threads(n)
 
 def test_where_the_host_sets_the_time_it_is_a_floor(tmp_path, monkeypatch):
