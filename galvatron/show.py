@@ -20,7 +20,7 @@ from .model_spec import ModelSpec
 from .plan import GalvatronError, LayerStrategy, Plan, RunOptions, STRATEGY_COLOURS, is_number, parse_json, write_text
 from .profile.files import HardwareProfile, ModelProfile, measurement, whole_number
 from .search.engine import ARITHMETIC, HERE, SearchResult, binds, bounding_stages, read_profiles
-from .search.origin import PROFILES, agreed_model, recorded_args, recorded_cluster, recorded_options
+from .search.origin import PROFILES, agreed_model, recorded_args, recorded_cluster, recorded_options, searched_for
 from .search.space import SearchArgs
 
 # %% ../nbs/61_show.ipynb #42c23437
@@ -431,7 +431,14 @@ def priced_or_plain(
     plan = Plan.load(path, world, spec, options)
     if not spec: return plan, world, [_unpriced(said, 'the file does not name a model that is known here; name it with --model_type and --model_size, or --hf_config.', '文件中没有已知的模型；请用 --model_type 与 --model_size 或 --hf_config 指明。')]
     x, why = priced(plan, args, spec, world, options, cluster[1:], path)
-    return x, world, [_unpriced(said, why, why)] if why else _drift(x, said)
+    other = _otherwise(plan, args, world, options)
+    return x, world, other + ([_unpriced(said, why, why)] if why else [] if other else _drift(x, said))
+
+def _otherwise(plan, args, world, options):
+    "A remark if what was given is not what the plan was searched for"
+    was, now = plan.provenance.get('memory_constraint_gib'), args.memory_constraint
+    other = ', '.join(filter(None, [searched_for(plan, None, world, options), f'{was:g} GiB a rank (here {now:g})' if was and now and was!=now else '']))
+    return [_note(f'The plan was searched for {other}.', f'该方案是为以下条件搜索的：{other}。')] if other else []
 
 def _drift(p, said):
     "A remark if the file was priced with other numbers"

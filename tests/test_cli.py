@@ -190,6 +190,7 @@ def test_a_file_says_what_explain_show_and_plan_check_need(searched, capsys):
 def test_what_contradicts_a_record_is_said_or_refused(searched, capsys):
     plan,_ = searched
     assert 'here instead: memory_constraint 30 (the search had 3.5)\n' in run(capsys, 'explain plan.json --memory_constraint 30')[1]
+    assert as_json(capsys, 'show plan.json --memory_constraint 30 --mixed_precision bf16 --json')['notes']==['The plan was searched for mixed_precision fp16 (here bf16), 3.5 GiB a rank (here 30).']
     for command in 'explain', 'show':
         rc,out,err = run(capsys, f'{command} plan.json --model_type llama_hf --model_size llama-7b')
         assert rc==2 and out=='' and err.count('\n')==1 and 'searched for another model, hidden128_head4' in err and 'llama-7b has' in err, err
