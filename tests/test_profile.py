@@ -325,10 +325,10 @@ def test_what_nccl_tests_does_not_measure_is_said(tmp_path, monkeypatch, capfd):
 
 def test_profile_then_resume_then_force(tmp_path, monkeypatch, capfd):
     a, real, ran = replace(TINY, output_dir=str(tmp_path)), model.run_task, []
-    def interrupted(task, *rest, **k):
+    def interrupted(task, r, a, do, **k):
         if len(ran)==7: raise KeyboardInterrupt
-        ran.append(task)
-        return real(task, *rest, **k)
+        ran.append((task, *do))
+        return real(task, r, a, do, **k)
     monkeypatch.setattr(model, 'run_task', interrupted)
     with pytest.raises(KeyboardInterrupt): profile_model(a, SPEC)
     assert f'interrupted; what was measured is in {tmp_path}' in capfd.readouterr().err
@@ -336,14 +336,15 @@ def test_profile_then_resume_then_force(tmp_path, monkeypatch, capfd):
     done, everything = ran, model.tasks_for(a, SPEC)
     ran = []
     m = profile_model_counting(a, monkeypatch, real, ran)
-    assert len(done)==7 and ran==[t for t in everything if t not in done]
+    whole = [(t, k) for form,width in dict.fromkeys((t.form, t.width) for t in everything) for k in ('time','memory') for t in everything if (t.form, t.width)==(form, width)] # all times of a build, then all its memory
+    assert done==whole[:7] and ran==whole[7:]
     before = content(tmp_path)
     assert all(type(getattr(p, k)) is int for p in m.points for k in ('batch','seq','width')) and all(k==k.replace('.', '') for k in m.to_computation())
     assert len(before)==3 and profile_model_counting(a, monkeypatch, real, ran := [])==m and ran==[] and content(tmp_path)==before
     ModelProfile.load(tmp_path, SPEC, 'fp32').save(tmp_path)
     assert content(tmp_path)==before
     profile_model_counting(replace(a, force=True, batches='1', widths='1'), monkeypatch, real, ran := [])
-    assert len(ran)==1
+    assert [k for _,k in ran]==['time','memory']
     doc = json.loads(content(tmp_path)[model_files('fp32', SPEC.name)['computation']])
     assert {'layernum[1]_bsz1_seq32','layernum[2]_bsz1_seq32','layertype_0_bsz1_seq32','layertype_other_bsz1_seq32'}==set(doc)
 
@@ -362,7 +363,7 @@ def test_files_of_before_do_not_outlive_a_forced_run_that_is_cut_short(tmp_path,
         assert (content(tmp_path)==before)==(cut is never)
 
 def profile_model_counting(a, monkeypatch, real, ran):
-    monkeypatch.setattr(model, 'run_task', lambda task, *r, **k: (ran.append(task), real(task, *r, **k))[1])
+    monkeypatch.setattr(model, 'run_task', lambda task, r, a, do, **k: (ran.append((task, *do)), real(task, r, a, do, **k))[1])
     return profile_model(a, SPEC)
 
 def test_out_of_memory_is_recorded_and_the_sweep_goes_on(tmp_path, monkeypatch, capfd):
@@ -514,7 +515,7 @@ def test_single_precision_is_measured_as_training_runs_it(tmp_path, monkeypatch)
     a = replace(TINY, output_dir=str(tmp_path), widths='1', batches='1')
     profile_model(a, SPEC)
     profile_model(replace(a, allow_tf32=0, force=True), SPEC)
-    assert seen==['high', 'highest'] and torch.get_float32_matmul_precision()==before
+    assert seen==['high']*2+['highest']*2 and torch.get_float32_matmul_precision()==before
 
 def test_products_in_tf32_and_in_full_precision_are_two_machines(tmp_path, monkeypatch):
     monkeypatch.setattr(model, 'device_facts', lambda device: dict(device='a GPU', torch='2'))

@@ -511,9 +511,9 @@ def is_measured(task:Task, m:ModelProfile, do:set)->bool:
 # %% ../../nbs/05_profile.model.ipynb #38ae1644
 _SETTLED_MS = 1500. # full load until the clock has come down
 
-def run_task(task:Task, r:Rank, a:ProfileModelArgs, first:bool, rest_s:float=math.inf)->tuple: # Points, depth rows
-    "Measure one task, after a pause of the device; the first of a build times the optimizer too"
-    do,budget = wanted(a),a.budget_ms or (100. if r.device.type=='cuda' else 40.)
+def run_task(task:Task, r:Rank, a:ProfileModelArgs, do:set, first:bool, rest_s:float=math.inf)->tuple: # Points, depth rows
+    "Measure time, memory or both (`do`) of one task, after a pause of the device; the first of a build times the optimizer too"
+    budget = a.budget_ms or (100. if r.device.type=='cuda' else 40.)
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
     b = Bench(r, task.batch, task.seqs)
     rest_s = math.inf if r.options.compile else rest_s # in the first round
@@ -624,37 +624,40 @@ def start_profile(a:ProfileModelArgs, spec, device)->Book:
     return Book(folder/names['rich'], m, stale=[folder/names[k] for k in ('computation','memory')]) # of another machine or an earlier run: not to stand beside this one's points
 
 # %% ../../nbs/05_profile.model.ipynb #dc721889
-def _attempt(task, group, r, a, book):
+def _attempt(task, group, r, a, do, book):
     "Measure one task; a layer may fit where whole models do not"
-    try: return run_task(task, r, a, first=task is group[0], rest_s=time.time()-book.worked)
+    try: return run_task(task, r, a, do, first=task is group[0], rest_s=time.time()-book.worked)
     except Exception as e:
         if not (is_oom(e) and task.depths): raise
         e.__traceback__ = None
-    return run_task(replace(task, depths=()), r, a, first=False)[0],oom_rows(task, wanted(a))[1]
+    return run_task(replace(task, depths=()), r, a, do, first=False)[0],oom_rows(task, do)[1]
 
 def run_group(group:list, book:Book, spec, a, options, device, bar):
     "Run the tasks of one build; after one that ran out of memory the larger ones are marked, not run"
-    full,do = None,wanted(a)
-    def lost(task, e):
-        if is_oom(e): book.add(*oom_rows(task, do))
+    do = wanted(a)
+    passes = [do] if options.compile else [{k} for k in ('time','memory') if k in do]
+    def lost(task, e, what):
+        if is_oom(e): book.add(*oom_rows(task, what))
         else: book.fail(task, e)
     try:
         with build(group, spec, options, device) as r:
-            for task in group:
-                if time.time()>book.deadline: return
-                bar.set_postfix_str(str(task), refresh=False)
-                try:
-                    if full and task.tokens>=full: raise MemoryError
-                    book.add(*_attempt(task, group, r, a, book))
-                except Exception as e:
-                    if is_oom(e) and not full: _warn(f'{task}: out of memory; recorded as such, for this point and larger ones')
-                    if is_oom(e): full = full or task.tokens
-                    lost(task, e)
-                    e.__traceback__ = None # it holds tensors
-                bar.update()
+            for what in passes:
+                full = None
+                for task in group:
+                    if time.time()>book.deadline: return
+                    bar.set_postfix_str(str(task), refresh=False)
+                    try:
+                        if full and task.tokens>=full: raise MemoryError
+                        if task not in book.failed and not is_done(task, book.m, what): book.add(*_attempt(task, group, r, a, what, book))
+                    except Exception as e:
+                        if is_oom(e) and not full: _warn(f'{task}: out of memory; recorded as such, for this point and larger ones')
+                        if is_oom(e): full = full or task.tokens
+                        lost(task, e, what)
+                        e.__traceback__ = None # it holds tensors
+                    bar.update(what is passes[-1])
     except Exception as e: # the build itself
         for task in group:
-            if not is_done(task, book.m, do) and task not in book.failed: lost(task, e); bar.update()
+            if not is_done(task, book.m, do) and task not in book.failed: lost(task, e, do); bar.update()
 
 # %% ../../nbs/05_profile.model.ipynb #825627ed
 @contextmanager
