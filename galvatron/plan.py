@@ -419,9 +419,10 @@ def layers(self:_Reader, default_dp_type):
 PROVENANCE = { # key: (what it must be, in words)
     'world_size': (lambda x: is_whole(x, 1), 'whole numbers from 1'),
     'predicted_peak_mib': (lambda x: isinstance(x, list) and all(map(is_number, x)), 'a list of numbers'),
+    'predicted_context_mib': (lambda x: is_number(x) or isinstance(x, list) and all(map(is_number, x)), 'a number, or a list of them'),
     'model_spec': (lambda x: isinstance(x, dict), 'an object'),
     'search': (lambda x: isinstance(x, dict) and all(is_whole(x.get(k, 1), 1) for k in ('num_nodes','num_gpus_per_node')), 'an object, with whole numbers of nodes and of their ranks'),
-    **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_samples_per_s','predicted_context_mib','memory_constraint_gib')},
+    **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_samples_per_s','memory_constraint_gib')},
     **{k:(lambda x: isinstance(x, str), 'text') for k in ('model','spec','hardware','mixed_precision')},
     **{k:(lambda x: isinstance(x, bool), 'true, false') for k in ('analytic','sequence_parallel','compile')}}
 

@@ -43,15 +43,16 @@ def stage_content(
     spec=None, # the model (`ModelSpec`); without it, every sequence that stages send each other is taken to divide
 )->tuple: # (distinct strategies, distinct pairs of layouts), in the order in which they first come
     "What decides which ranks of a stage talk to each other: the strategies of its layers and ends, and the changes of layout before, between and behind them"
-    def cut(s): return Layout.of(s, stage_size, options.sequence_parallel)
     def sent(last): # layer in front of a boundary
-        return cut(plan.layers[last]).sent(n for n,_ in spec.stream(last+1)) if spec else cut(plan.layers[last]).refine()
+        cut = Layout.of(plan.layers[last], stage_size, options.sequence_parallel)
+        return cut.sent(n for n,_ in spec.stream(last+1)) if spec else cut.refine()
     first, last, here = stage==0, stage==plan.pp_deg-1, plan.stage_layers(stage)
     layers, vocab = plan.layers[here[0]:here[-1]+1], plan.vocab.layer(plan.default_dp_type)
     seq = [vocab]*first + [s for s,before in zip(layers, (None, *layers)) if s is not before] + [vocab]*last
-    known = {s: cut(s) for s in seq}
-    path = [sent(here[0]-1)]*(not first) + [known[s] for s in seq] + [sent(here[-1])]*(not last)
-    return tuple(known), tuple(dict.fromkeys((a, b) for a,b in zip(path, path[1:]) if a!=b))
+    cut = {s: Layout.of(s, stage_size, options.sequence_parallel) for s in dict.fromkeys(seq)}
+    inside = [(cut[a], cut[b]) for a,b in dict.fromkeys(zip(seq, seq[1:]))]
+    path = [(sent(here[0]-1), cut[seq[0]])]*(not first) + inside + [(cut[seq[-1]], sent(here[-1]))]*(not last)
+    return tuple(cut), tuple(dict.fromkeys((a, b) for a,b in path if a!=b))
 
 # %% ../nbs/02a_ranks.ipynb #3f280494
 def stage_sets(

@@ -213,7 +213,7 @@ def predicted(spec, plan, options, args):
         from galvatron.cost.pipeline import predict
         hw, mp = profiles(spec, args)
         p = predict(plan, spec, hw, mp, options)
-        return dict(ms=p.step_ms, mib=[s.peak_mib for s in p.stages], context_mib=[s.memory['context'] for s in p.stages], source='formulas' if mp.analytic else 'profile',
+        return dict(ms=p.step_ms, mib=[s.peak_mib for s in p.stages], context_mib=[s.beside_mib for s in p.stages], source='formulas' if mp.analytic else 'profile',
                     time=[{k: round(float(v), 2) for k,v in s.time.items() if v} for s in p.stages])
     except Exception as e: return dict(reason=f'{type(e).__name__}: {e}'[:300])
 

@@ -319,7 +319,7 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
         of_kind(d, device=str, name=str, analytic=bool, meta=dict, overlap=dict, tables=list)
         for k in ('num_nodes','gpus_per_node'): whole_number(d[k], k, 1)
         for k in ('memory_mib','matmul_tflops','copy_gbps'): measurement(d[k], k)
-        for k in {'context_mib','sharding_ms','contention'} & d['meta'].keys(): measurement(d['meta'][k], f'meta, {k}', float(k=='contention'))
+        for k in {'context_mib','communicator_mib','sharding_ms','contention'} & d['meta'].keys(): measurement(d['meta'][k], f'meta, {k}', float(k=='contention'))
         return cls(tables=dict(map(_table_of_row, d['tables'])), overlap={k:_pair(v, f'overlap {k}') for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None

@@ -7,9 +7,9 @@ __all__ = ['BY_NCCL_TESTS', 'NCCL_TESTS', 'ProfileHardwareArgs', 'looked_up', 'w
            'groups_to_measure', 'partition', 'delay', 'once_ms', 'median_spread', 'timed', 'collective', 'link_in',
            'exchange', 'lane', 'slowdown_pair', 'slowdowns', 'device_facts', 'cpu_name', 'matmul', 'device_rates',
            'products', 'Sweep', 'of_groups', 'tables_of', 'table_of', 'make_groups', 'pipelines', 'overlaps',
-           'tables_in_sweep', 'context_mib', 'contention', 'thread_ms', 'sharding_ms', 'sweep', 'resolve', 'check_port',
-           'check_hardware_files', 'run_sweep', 'machine_of', 'assemble', 'profile_hardware', 'find_nccl_tests',
-           'parse_nccl', 'nccl_hosts', 'run_nccl', 'stretches', 'nccl_tables']
+           'tables_in_sweep', 'context_mib', 'communicator_mib', 'contention', 'thread_ms', 'sharding_ms', 'sweep',
+           'resolve', 'check_port', 'check_hardware_files', 'run_sweep', 'machine_of', 'assemble', 'profile_hardware',
+           'find_nccl_tests', 'parse_nccl', 'nccl_hosts', 'run_nccl', 'stretches', 'nccl_tables']
 
 # %% ../../nbs/04_profile.hardware.ipynb #bbd616be
 import json,math,os,platform,re,socket,statistics,subprocess,sys,tempfile,threading,time
@@ -438,6 +438,18 @@ def context_mib(device)->float:
     try: return int(re.search(r'VmRSS:\s*(\d+)', Path('/proc/self/status').read_text())[1])/1024
     except (OSError,TypeError): return 0. # not Linux
 
+# %% ../../nbs/04_profile.hardware.ipynb #0f1c1124
+def communicator_mib(s)->float:
+    "What a further communicator of all ranks holds of each GPU, MiB; 0 on CPUs and for one rank"
+    if s.world==1 or s.device.type!='cuda': return 0.
+    import torch
+    before,group = context_mib(s.device),s.dist.new_group(range(s.world))
+    for op in ('all_reduce','all_to_all'): collective(op, MIB, group, s.device)()
+    torch.cuda.synchronize(s.device)
+    mib = s.agree(context_mib(s.device)-before)
+    s.dist.destroy_process_group(group)
+    return max(0., mib)
+
 # %% ../../nbs/04_profile.hardware.ipynb #f3a8c47f
 def contention(s)->float:
     "How many times longer a rank computes while all others do as well; 1 on GPUs"
@@ -486,8 +498,9 @@ def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
     calls = s.agree(sharding_ms(s))
-    context = max(context, s.agree(context_mib(s.device))) # communicators have come since
-    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, contention=share, sharding=calls, **device_facts(s.device))
+    context = max(context, s.agree(context_mib(s.device))) # the world's communicator has connections of every kind by now
+    further = communicator_mib(s)
+    if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, communicator=further, contention=share, sharding=calls, **device_facts(s.device))
 
 # %% ../../nbs/04_profile.hardware.ipynb #1d85260a
 def resolve(a:ProfileHardwareArgs)->ProfileHardwareArgs:
@@ -602,7 +615,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     how = BY_NCCL_TESTS if a.backend=='nccl' else dict(backend=got['backend'], groups=a.avg_or_min_or_first, method='median over repeats, on a CPU their mean after arithmetic; all groups of a kind at once; nbytes is the large side on one rank')
     meta = dict(machine=_machine(got), backend=how['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=how['groups'], context_mib=round(got['context'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method=how['method'])
+                groups=how['groups'], context_mib=round(got['context'], 1), communicator_mib=round(got['communicator'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method=how['method'])
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in got['overlap'].items()}, got['device'], '', False,
                            got['memory_mib'], got['rates'][0], got['rates'][1], meta)
 

@@ -266,8 +266,8 @@ def counted_mib(
     device:torch.device, # where it runs
 )->list|None: # MiB by stage; None if nothing was predicted
     "Predicted peak as `memory` counts: on a GPU without the context, which the allocator does not see; a CPU's resident memory holds everything"
-    beside = said.get('predicted_context_mib', 0.) if device.type=='cuda' else 0.
-    return [round(x-beside, 1) for x in said['predicted_peak_mib']] if 'predicted_peak_mib' in said else None
+    peaks, beside = said.get('predicted_peak_mib'), said.get('predicted_context_mib', 0.) if device.type=='cuda' else 0.
+    return peaks and [round(x-y, 1) for x,y in zip(peaks, beside if isinstance(beside, list) else [beside]*len(peaks))] # older files have one number for all stages
 
 # %% ../../nbs/27_runtime.train.ipynb #d75b6c2e
 @patch

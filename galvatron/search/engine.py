@@ -1124,7 +1124,7 @@ def save_plan(
     e, p = r.engine, r.prediction
     about = record_of(e.spec, e.args) | dict(hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
                  predicted_ms=round(p.iteration_ms, 4), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
-                 predicted_context_mib=round(p.stages[0].context, 1), compile=e.options.compile, gap=r.gap)
+                 predicted_context_mib=[round(s.beside_mib, 1) for s in p.stages], compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(path if _is_file_name(path) else Path(path)/strategy_file_name(e.args, e.spec.name))
 
 # %% ../../nbs/12_search.engine.ipynb #2682188c
