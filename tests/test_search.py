@@ -607,3 +607,61 @@ def test_a_plan_that_rests_on_shares_nobody_measured_says_so():
     assert not search(spec, hardware, formulas, args).prediction.unmeasured                     # formulas say already that nothing was measured
     assert not search(spec, hardware, replace(some, points=formulas.points), args).prediction.unmeasured
     assert [some.stand_in(0, 2, *form) for form in ((False, False), (False, True), (True, True))]==['', '', 'sp 2']
+
+# ---- communicators ---------------------------------------------------------------------------------------------------------------------
+
+def costly(h, mib): return replace(h, meta=h.meta|dict(communicator_mib=mib))
+
+def test_a_plan_that_its_communicators_push_over_the_budget_is_not_the_answer():
+    "The first answer does not fit, the second does; several of them, and nothing at all, are consistent as well"
+    s, h, p, a = setup(LLAMA, memory_constraint=36, settle_bsz=64, sp_space='tp+sp', sequence_parallel=True)
+    h = costly(h, 1500.)
+    e = Engine(s, h, p, a)
+    first, r = e.run()[0], search(s, h, p, a)
+    assert e.inside(first.plan)>0 and not r.predict(first.plan).fits and r.prediction.fits and r.plan!=first.plan
+    assert 0<r.gap<.1 and first.ms <= r.plans[0].ms <= first.ms/(1-r.gap)*(1+1e-9)
+    assert abs(r.prediction.iteration_ms-r.plans[0].ms) <= 1e-9*r.plans[0].ms
+    top = search(s, h, p, replace(a, top_k=3))
+    assert len(top.plans)==3==len({f.config.family for f in top.plans}) and all(top.predict(f.plan).fits for f in top.plans)
+    assert [f.per_sample for f in top.plans]==sorted(f.per_sample for f in top.plans) and top.plans[0].ms <= r.plans[0].ms*(1+1e-9)
+    none = search(s, h, p, replace(a, memory_constraint=4))
+    need = none.engine.leanest()[0]
+    assert none.plan is None and need>4*1024 and search(s, h, p, replace(a, memory_constraint=need*1.0001/1024)).prediction.fits
+
+@pytest.mark.parametrize('meta', [{}, dict(communicator_mib=0.), dict(communicator_mib=300.)])
+def test_where_no_communicator_costs_or_none_binds_there_is_one_search(meta):
+    s, h, p, a = setup(LLAMA, memory_constraint=78 if meta.get('communicator_mib') else 36, settle_bsz=64, sp_space='tp+sp', sequence_parallel=True)
+    plain, r = Engine(s, h, p, a), search(s, replace(h, meta=meta), p, a)
+    assert [(f.ms, f.plan) for f in r.plans]==[(f.ms, f.plan) for f in plain.run()] and r.engine.bound==plain.bound and len(r.engine.log)==len(plain.log)
+
+@pytest.mark.parametrize('gpus, mib, tied', [(2, 700., False), (4, 30., True)])
+def test_with_communicators_the_answer_fits_and_is_within_its_gap(gpus, mib, tied):
+    "Every plan of a small space, priced by `predict`: something is found wherever something fits, and the fastest is not further away than the result says"
+    spec = ModelSpec.from_size('gpt_hf' if tied else 'llama_hf', None, 2, 512, hidden_size=1024, num_attention_heads=16, vocab_size=8192)
+    s, h, p, a = setup(spec, gpus=gpus, memory_constraint=40, settle_bsz=8, sp_space='tp+sp', sequence_parallel=True, max_tp_deg=4)
+    assert spec.tied==tied
+    h, rows = costly(h, mib), []
+    e = Engine(s, h, p, a)
+    for pp in (1, 2):
+        for kind, chunks, v in product(('pipedream_flush',) if pp==1 else ('gpipe', 'pipedream_flush'), (1, 2, 4, 8), e.vocabularies(pp)):
+            ok = [t for t in e.strategies(pp) if (8//chunks)%t.dp(gpus//pp)==0]
+            if (8//chunks)%v.dp(gpus//pp): continue
+            for layer in product(ok, repeat=2):
+                q = predict(Plan(layer, v, pp, (1,)*pp if pp>1 else (2,), kind, chunks, 8), pricer=e.pricer)
+                rows.append((q.iteration_ms, q.peak_mib, max(t.communicators for t in q.stages)))
+    ms, peak, more = np.array(rows).T
+    assert len({*more})>=(3 if gpus>2 else 2)
+    order, bare = np.argsort(ms), peak-more
+    tempting = [i for i, least in zip(order[1:], np.minimum.accumulate(bare[order])) if bare[i]<least-1e-6 and more[i]] + [order[0]] # nothing faster needs less but for communicators
+    rng, pushed = np.random.default_rng(gpus), 0
+    for n in range(12):
+        i = rng.choice(tempting) if n%2 else rng.choice(order[:len(ms)*(n+1)//12])
+        budget = max(peak[i] - more[i]*(n%2)*rng.random(), peak.min()) + 0.01       # all of a plan, or not quite its communicators
+        tight = replace(a, memory_constraint=budget/1024)
+        r, want = search(s, h, p, tight), ms[peak<=budget].min()
+        assert r.plan and r.prediction.fits and r.prediction.peak_mib<=budget and not r.engine.outside(r.plan), budget
+        assert want*(1-1e-9) <= r.plans[0].ms and r.plans[0].ms*(1-r.gap) <= want*(1+1e-9), (budget, want, r.plan)
+        once = Engine(s, h, p, tight)
+        pushed += once.inside(once.run()[0].plan)>0
+    assert pushed>0
+    assert not search(s, h, p, replace(a, memory_constraint=peak.min()*.999/1024)).plan

@@ -23,10 +23,11 @@ from tqdm import tqdm
 
 from ..cost.communication import shard_group
 from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
-from ..cost.pipeline import RESERVE, Prediction, Pricer, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
+from ..cost.pipeline import RESERVE, Prediction, Pricer, communicator_mib, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
+from ..ranks import pair_count, stage_count
 from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
 from .join import again, placed, settles
 from .origin import agreed_model, origin, record_of, recorded_args
@@ -51,6 +52,8 @@ class Config:
     def __str__(self):
         v = self.vocab
         return f'bsz={self.bsz}, chunk={self.chunks}, pp={self.pp}, {self.kind}, vtp={v.width}, vsp={int(v.ulysses)}, embed_sdp={int(v.embed_sdp)}'
+
+def _with_config(plan:Plan): return Config(plan.global_bsz, plan.chunks, plan.pp_deg, plan.pipeline_type, plan.vocab)
 
 # %% ../../nbs/12_search.engine.ipynb #a9168367
 @dataclass(eq=False)
@@ -169,8 +172,8 @@ def shared(self:Sheet) -> np.ndarray: # [4, M]
 
 @patch
 def messages(self:Sheet) -> np.ndarray: # [pp, M]
-    "MiB of messages under way"
-    return self.recall('messages', lambda: np.array([self.wide(messages_mib(j, self.setting, self.pp)) for j in range(self.pp)]))
+    "MiB of messages under way, and of tensors for which there is no room because of communicators"
+    return self.recall('messages', lambda: np.array([self.wide(messages_mib(j, self.setting, self.pp) + self.engine.charged_mib(self.pp, j)) for j in range(self.pp)]))
 
 # %% ../../nbs/12_search.engine.ipynb #b2b20f58
 @dataclass(eq=False)
@@ -250,6 +253,7 @@ class Engine:
     effort:Effort = field(default_factory=lambda: Effort(EFFORT), repr=False) # What the search may take
     closing:Effort = field(default_factory=lambda: Effort(CLOSING), repr=False) # What joining stages may take after that
     unprofiled:dict = field(default_factory=dict, repr=False) # {width: why} of strategies that are left out because nobody measured them
+    charge:int = 0 # Communicators inside a stage for which every plan has to leave room
 
     def __post_init__(self):
         check_args(self.args)
@@ -279,6 +283,13 @@ class Engine:
         "Where the prices do not rest on what was measured, and what is left out because nothing was"
         out = [f"widths left out of the search: {', '.join(map(str, sorted(self.unprofiled)))} ({self.unprofiled[min(self.unprofiled)]})"] if self.unprofiled else []
         return self.pricer.notes + out
+
+# %% ../../nbs/12_search.engine.ipynb #df0eeb54
+@patch
+def charged_mib(self:Engine, pp, stage) -> float:
+    "Tensors for which a stage has no room because of communicators beside the world's, MiB"
+    world, each = self.args.world_size, communicator_mib(self.hardware)
+    return each and each*(pair_count(stage, pp, world, self.spec.tied) + max(self.charge, 1<pp<world))/(1+RESERVE)
 
 # %% ../../nbs/12_search.engine.ipynb #dbececff
 @patch
@@ -497,9 +508,9 @@ class Uniform:
 
 # %% ../../nbs/12_search.engine.ipynb #e6910beb
 @patch
-def run(self:Engine, keep:int=1) -> list: # of Found, best first
-    "Best-first search: the best plans of the `keep` best families"
-    self.left_out, self.found, self.deep, self.families_joined, tick = [], {}, [], {}, count()
+def run(self:Engine, keep:int=1, known=()) -> list: # of Found, best first
+    "Best-first search: the best plans of the `keep` best families; it begins with those that are known"
+    self.left_out, self.found, self.deep, self.families_joined, tick = [], {f.config.family: f for f in known}, [], {}, count()
     families = list(self.families())
     queue = [(b, 0, next(tick), f) for b, f in zip(self.first_bounds(families).tolist(), families)]
     self.considered, sketched = sum(len(f[0].vocabularies) for *_, f in queue), []
@@ -723,6 +734,67 @@ def refine_left_out(self:Engine, level, table, kind, m, v, bound, best, enough):
     except Spent: pass
     return [(bound, (table, kind, m, v)) for v in table.vocabularies]
 
+# %% ../../nbs/12_search.engine.ipynb #daded724
+@patch
+def inside(self:Engine, plan:Plan) -> int: # 0 for a plan that fits
+    "Communicators inside its fullest stages for which a plan has no room"
+    p = predict(plan, pricer=self.pricer, memory_mib=self.args.memory_mib)
+    full = [i for i, s in enumerate(p.stages) if s.peak_mib>self.args.memory_mib]
+    return max((stage_count(plan, i, self.args.world_size, self.options, self.spec) for i in full), default=0)
+
+@patch
+def sorted_out(self:Engine, found, keep) -> tuple: # ([Found, ...] at most `keep`, communicators of the fastest plan that does not fit, 0 if none is ahead of those)
+    "Plans of different families that fit with all their communicators, best first"
+    fit, more = {}, 0
+    for f in sorted(found, key=lambda f: (f.per_sample, f.config)):
+        if len(fit)>=keep: break
+        if f.config.family in fit: continue
+        if (n := self.inside(f.plan)): more = more or n
+        else: fit[f.config.family] = f
+    return [*fit.values()], more
+
+# %% ../../nbs/12_search.engine.ipynb #ad07f3c3
+@patch
+def parts(self:Engine) -> list: # of options that differ
+    "Parts of the space whose plans have fewer communicators: without Ulysses, without widths, with one strategy for all layers"
+    return [dict(sp_space='tp', disable_tp_consec=1)]*(self.args.sp_space=='tp+sp') + [dict(disable_tp=1, disable_vtp=1), dict(fine_grained_mode=0)]
+
+@patch
+def affordable(self:Engine, keep:int=1) -> list: # of Found, best first
+    "The best plans that fit with all communicators they have"
+    best = self.run(keep)
+    if not communicator_mib(self.hardware) or not best: return best
+    fit, more = self.sorted_out(self.found.values(), keep)
+    tried = {0}
+    def far(share): return len(fit)<keep or keep>1 or fit[0].per_sample*(1-share) > self.bound
+    while more>max(tried) and far(ENOUGH):
+        tried.add(more)
+        fit, more = self.repeated(fit, keep, more)
+    for part in self.parts():
+        if max(tried) and far(FAR): fit, _ = self.repeated(fit, keep, **part)
+    for n in range(max(tried)-1, 0, -1):        # few plans fit, and none that leaves room for so many
+        if not fit and n not in tried: fit, _ = self.repeated(fit, keep, n)
+    return fit or self.last_resort()
+
+@patch
+def repeated(self:Engine, fit, keep, charge=0, **part) -> tuple: # as of `sorted_out`
+    "Search once more, with room for so many communicators inside each stage, or a part of the space"
+    try: e = Engine(self.spec, self.hardware, self.profile, replace(self.args, **part), charge=charge)
+    except GalvatronError: return fit, 0        # no such part
+    e.closing.left = 0                          # its bound is not wanted
+    e.run(keep, fit)
+    self.log += e.log
+    return self.sorted_out([*e.found.values(), *fit], keep)
+
+@patch
+def last_resort(self:Engine) -> list: # of Found, at most one
+    "The plan that needs least memory, if it fits and is in the space"
+    need, plan = self.leanest()
+    table = plan and self.tables.get((plan.pp_deg, plan.micro_bsz, plan.chunks>1))
+    if not table or need>self.args.memory_mib or plan.global_bsz not in self.sweep(): return []
+    chain = table.chain(plan.chunks, plan.pipeline_type, plan.vocab)
+    return [Found(_with_config(plan), chain.priced(plan.pp_division, [self.strategies(plan.pp_deg).index(s) for s in plan.layers]), plan)]
+
 # %% ../../nbs/12_search.engine.ipynb #9cb144ed
 @dataclass(eq=False)
 class SearchResult:
@@ -752,7 +824,7 @@ def search(
     "The best plan of the space; `plan` is None if none fits"
     t = time.perf_counter()
     engine = Engine(spec, hardware, profile, args)
-    plans = engine.run(args.top_k)
+    plans = engine.affordable(args.top_k)
     for f in plans: f.plan.check(args.world_size, spec, engine.options)
     return SearchResult(engine, plans, time.perf_counter()-t)
 
@@ -1076,8 +1148,6 @@ def final_lines(r:SearchResult) -> list:
             f'Min_tp={min(widths)} Max_tp={max(widths)}', plan.text(a.world_size)]
 
 # %% ../../nbs/12_search.engine.ipynb #32b0947d
-def _with_config(plan:Plan): return Config(plan.global_bsz, plan.chunks, plan.pp_deg, plan.pipeline_type, plan.vocab)
-
 def _distinct(found:dict) -> list: # of (names, Prediction or None)
     "Equal plans put together"
     out = []
