@@ -37,7 +37,7 @@ def start(folder, text, *more, host, env):
     cmd = ['ip', 'netns', 'exec', host, sys.executable, '-m', 'galvatron', 'train', *words(folder, text), *map(str, more)]
     return subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ|env)
 
-def losses(folder): return [r['loss'] for r in map(json.loads, open(folder/'metrics.jsonl'))]
+def losses(folder): return [r['loss'] for r in map(json.loads, open(folder/'metrics.jsonl')) if 'loss' in r] # the last line is the summary
 
 def test_a_pipeline_across_two_hosts(hosts, tmp_path):
     from galvatron.data.preprocess import write_pydoc_topics
@@ -60,6 +60,20 @@ from galvatron.runtime.launch import init_distributed
 init_distributed('gloo') # waits for the rank that is gone
 """
 LAUNCH = "import os, sys; from galvatron.runtime.launch import torchrun; i = int(os.environ['NODE_RANK']); sys.exit(torchrun([], 2, nnodes=2, node_rank=i, master_addr='127.0.0.1', master_port=int(sys.argv[1]), module='early'))"
+
+def test_ranks_are_those_of_the_numbers_that_nodes_were_given(tmp_path):
+    "Though node 1 starts first, and has the lower process id at the same address"
+    (tmp_path/'early.py').write_text("import os; print(os.environ['NODE_RANK'], os.environ['RANK'], os.environ['WORLD_SIZE'], flush=True)")
+    port, env = str(free_port()), os.environ|dict(PYTHONPATH=os.pathsep.join([str(tmp_path), *filter(None, sys.path)]))
+    nodes = []
+    try:
+        for i in (1, 0):
+            nodes.append(subprocess.Popen([sys.executable, '-c', LAUNCH, port], env=env|{'NODE_RANK': str(i)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            if i: time.sleep(1)
+        said = [n.communicate(timeout=60) for n in nodes]
+    finally:
+        for n in nodes: n.kill()
+    assert [n.returncode for n in nodes]==[0, 0] and [sorted(out.split('\n')[:-1]) for out,_ in said]==[['1 2 4', '1 3 4'], ['0 0 4', '0 1 4']], said
 
 def of_run(mark):
     "Process ids that carry a mark in their environment"

@@ -256,8 +256,7 @@ def torchrun_arguments(
 )->list:
     "Arguments of torchrun for this node"
     if nnodes>1 and master_port is None: raise GalvatronError(f'{nnodes} nodes need --master_port (MASTER_PORT), the same number on each')
-    conf = f'is_host={int(node_rank==0)},join_timeout={max(1, round(meet_s))},read_timeout={max(1, round(meet_s))}'
-    meet = ['--standalone'] if nnodes==1 else [f'--nnodes={nnodes}', f'--node-rank={node_rank}', '--rdzv-backend=c10d', f'--rdzv-endpoint={master_addr}:{master_port}', '--rdzv-id=galvatron', f'--rdzv-conf={conf}']
+    meet = ['--standalone'] if nnodes==1 else [f'--nnodes={nnodes}', f'--node-rank={node_rank}', '--rdzv-backend=static', f'--rdzv-endpoint={master_addr}:{master_port}', '--rdzv-id=galvatron', f'--rdzv-conf=timeout={max(1, round(meet_s))}']
     here = [f'--local-addr={local_addr}'] if local_addr and nnodes>1 else []
     return [*meet, *here, f'--nproc-per-node={nproc}', '-m', module, *map(str, argv)]
 
@@ -349,6 +348,16 @@ class _Nodes:
         try: return [i for i,k in enumerate(self.keys) if not self.store.check([k])]
         except RuntimeError: return []
 
+    def meet(self, seconds:float):
+        "Wait until all nodes are there, open to signals, as torchrun's own waiting is not"
+        end = time.time()+seconds
+        while time.time()<end:
+            try:
+                if self.store.check(self.keys): return
+            except RuntimeError: pass # the watch sees it too, and ends this process
+            time.sleep(.1)
+        raise TimeoutError
+
 LOST = 'node 0 ({}:{}) has ended or is no longer reached; see its output'
 END, DONE = 'galvatron/end', b'done' # the first node's last word; the last beat of a node that has done its work
 
@@ -361,17 +370,19 @@ def _end_ranks(nproc:int, over):
     if not over.is_set(): os.kill(os.getpid(), signal.SIGTERM)
 
 # %% ../../nbs/28_runtime.launch.ipynb #16493d31
-def _run(args)->tuple: # exit code, what is to be told to other nodes, and the line to print
-    "torchrun itself, without what it prints"
+def _run(args, meet=lambda: None)->tuple: # exit code, what is to be told to other nodes, and the line to print
+    "torchrun itself, without what it prints; `meet` waits for the other nodes, if there are any, and raises TimeoutError"
+    from torch.distributed import DistStoreError
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.elastic.rendezvous.api import RendezvousError
     from torch.distributed.run import run
     def end(sig, frame): raise SignalException('', signal.Signals(sig)) # until there are ranks, from when on torchrun does the same
     for s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, end)
-    try: run(args)
+    try:
+        meet()
+        run(args)
     except SignalException as e: return 128+e.sigval, f'ended by signal {e.sigval.name}', ''
-    except RendezvousError: return 2, UNMET, UNMET
+    except (TimeoutError, DistStoreError): return 2, UNMET, UNMET
     except ChildFailedError as e:
         rank, alike = _cause(e.failures)
         code = e.failures[rank].exitcode
@@ -390,7 +401,7 @@ def _run_node(args)->tuple: # exit code, and the line to print
     unmet = f'galvatron: error: the nodes did not meet at {args.rdzv_endpoint} within {meet_s:g} s: {{}}. Is every node started, with the same --num_nodes, --master_addr and --master_port?'
     try: nodes = _Nodes(addr, int(port), args.node_rank, int(args.nnodes), leave, meet_s)
     except (RuntimeError, ValueError) as e: return 2, unmet.format(f'node 0 is not reached ({str(e).splitlines()[0]})')
-    code, why, line = _run(args)
+    code, why, line = _run(args, lambda: nodes.meet(meet_s))
     if why==UNMET and (absent := nodes.absent()):
         why = f"node{'s'*(len(absent)>1)} {', '.join(map(str, absent))} did not come"
         line = unmet.format(why)
