@@ -470,13 +470,14 @@ def show(argv):
 # %% ../nbs/60_cli.ipynb #cca88295
 @command('profile-hardware', 'Measure', 'time collectives, links and overlap of this cluster')
 def profile_hardware(argv):
-    from galvatron.profile.files import bus_gbps
+    from galvatron.profile.files import MIB, bus_gbps
     from galvatron.profile.hardware import ProfileHardwareArgs, profile_hardware
     about = 'Measure the collectives of this cluster.\n\n  galvatron profile-hardware --num_nodes 1 --num_gpus_per_node 8 --output_dir hardware_configs'
     args,out,*_ = parse('profile-hardware', argv, ProfileHardwareArgs, OutputArgs, about=about)
     if (hw := profile_hardware(args)) is None: return # not the first node
-    lines = [f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>22}"]
-    lines += [f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.ms[-1]:9.2f} ms, {bus_gbps(op, size, t):.2f} GB/s on the bus' for (op,size,stride),t in hw.tables.items()]
+    lines = [f"{'operation':16}{'ranks':>6}{'stride':>8}{'smallest':>12}{'largest message':>25}"]
+    lines += [f'{op:16}{size:6}{stride:8}{t.ms[0]:9.3f} ms{t.bytes[-1]/MIB:9.4g} MiB{t.ms[-1]:9.2f} ms, {bus_gbps(op, size, t):.2f} GB/s on the bus' for (op,size,stride),t in hw.tables.items()]
+    if cut := sum(t.bytes[-1]<args.end_mb*MIB and not hw.analytic for t in hw.tables.values()): lines.append(f'{cut} of {len(hw.tables)} tables end before {args.end_mb} MiB, after a message that took too long (max_call_ms); a line prices what is larger')
     tables = [dict(operation=op, ranks=size, stride=stride, bytes=t.bytes, ms=t.ms) for (op,size,stride),t in hw.tables.items()]
     say('\n'.join([*lines, f'{hw.name}: written to {args.output_dir}']), dict(name=hw.name, folder=args.output_dir, tables=tables), out)
 

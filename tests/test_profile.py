@@ -250,11 +250,31 @@ def test_one_node_needs_no_variable(value, monkeypatch):
                                            'Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?'])
 def test_a_rank_of_several_nodes_that_loses_another_is_no_traceback(said_by_torch, monkeypatch):
     def lost(args): raise RuntimeError(said_by_torch)
+    slept = []
+    monkeypatch.setattr(hardware.time, 'sleep', slept.append)
     monkeypatch.setattr(hardware, 'sweep', lost); monkeypatch.delenv('WORLD_SIZE', raising=False)
     for k,v in dict(RANK='2', LOCAL_RANK='0').items(): monkeypatch.setenv(k, v)
     assert 'a rank died' in (said := says(hardware._as_rank, ProfileHardwareArgs(device='cpu'))) and 'rank 2' in said
+    assert min(slept)>5 # the launcher, which names the rank that died, comes first
     monkeypatch.setattr(hardware, 'sweep', failing_rank) # a fault of ours keeps its traceback
     with pytest.raises(RuntimeError, match='no more links'): hardware._as_rank(ProfileHardwareArgs(device='cpu'))
+
+def test_a_node_of_several_adds_no_line_to_that_of_its_launcher_and_writes_only_as_node_0(tmp_path, monkeypatch, capfd):
+    from galvatron.runtime import launch
+    monkeypatch.setattr(launch, 'torchrun', lambda *a, **k: 137)
+    for i in ('0', '1'):
+        args = ProfileHardwareArgs(2, 2, node_rank=i, master_port='29555', device='cpu', output_dir=str(tmp_path/i))
+        with pytest.raises(SystemExit, match='137'): profile_hardware(args)
+    assert capfd.readouterr().err=='' and [p.name for p in tmp_path.iterdir()]==['0']
+
+def test_the_printed_table_shows_where_it_was_cut(tmp_path, monkeypatch, capsys):
+    from galvatron.cli import main
+    from galvatron.profile.files import Table
+    hw = HardwareProfile(1, 2, {('all_reduce', 2, 1):Table((2**16, 4*MIB), (.1, 40.)), ('p2p', 2, 1):Table((2**16, 16*MIB), (.1, 2.))}, device='CPU')
+    monkeypatch.setattr(hardware, 'profile_hardware', lambda a: hw)
+    assert main(['profile-hardware', '--end_mb', '16', '--output_dir', str(tmp_path)])==0
+    said = capsys.readouterr().out.splitlines()
+    assert '4 MiB    40.00 ms' in said[1] and '16 MiB     2.00 ms' in said[2] and said[3].startswith('1 of 2 tables end before 16 MiB') and 'max_call_ms' in said[3]
 
 def test_more_ranks_than_the_arguments_say(monkeypatch):
     for k,v in dict(WORLD_SIZE='4', LOCAL_RANK='3', LOCAL_WORLD_SIZE='4', RANK='3').items(): monkeypatch.setenv(k, v)

@@ -583,7 +583,7 @@ def _as_rank(a):
         got = sweep(asdict(a))
     except RuntimeError as e:
         if not _is_lost(e): raise
-        if os.environ['LOCAL_RANK']!='0': time.sleep(5) # one rank of a node speaks; the launcher ends the others
+        time.sleep(8 + 4*(os.environ['LOCAL_RANK']!='0')) # by then the launcher, which knows who died, has said so and ended this rank; if it has not, one rank of a node speaks
         raise GalvatronError('profile-hardware: ' + _gone(os.environ['RANK'])) from None
     leave_group() # not after a failure: nobody else would come
     return got
@@ -595,7 +595,7 @@ def _several_nodes(a, env, result):
     os.environ.update(env)
     rc = torchrun([json.dumps(asdict(a)), result], a.num_gpus_per_node, a.timeout, nnodes=a.num_nodes, node_rank=int(a.node_rank),
                   master_addr=a.master_addr, master_port=int(a.master_port) if a.master_port else None, meet_s=min(600., a.timeout), module='galvatron.profile.hardware')
-    if rc: raise GalvatronError(f'profile-hardware: the ranks of this node ended with code {rc}; their messages are above')
+    if rc: sys.exit(rc) # the launcher, or a rank, has said why
     return read_json(result) if Path(result).exists() else None # nodes other than the first have nothing to write
 
 # %% ../../nbs/04_profile.hardware.ipynb #509cce54
@@ -628,7 +628,7 @@ def profile_hardware(a:ProfileHardwareArgs)->HardwareProfile|None:
         check_hardware_files(replace(a, num_gpus_per_node=hw.gpus_per_node), dict(device=hw.device))
     else:
         a = resolve(a)
-        check_hardware_files(a, machine_of(a))
+        if a.num_nodes==1 or not int(a.node_rank): check_hardware_files(a, machine_of(a)) # the others write nothing
         if a.backend=='nccl': find_nccl_tests(a)
         if (got := run_sweep(a)) is None: return None
         if a.backend=='nccl': got['tables'] = nccl_tables(a)
