@@ -623,7 +623,7 @@ def train_facts(
     said,folder = plan.provenance,args.log_dir or args.save
     known = {k:last.get(k) for k in ('step','samples','loss','eval_loss','ms')}
     rate = plan.global_bsz/last['ms']*1e3 if 'ms' in last else None
-    return dict(**known, samples_per_s=rate, tflops=last.get('tflops'), mfu=last.get('mfu'), predicted_ms=said.get('predicted_ms'), predicted_mib=said.get('predicted_peak_mib'), measured_ms=last.get('measured_ms'), measured_mib=last.get('measured_mib'),
+    return dict(**known, samples_per_s=rate, tflops=last.get('tflops'), mfu=last.get('mfu'), predicted_ms=plan.expected_ms, predicted_mib=said.get('predicted_peak_mib'), measured_ms=last.get('measured_ms'), measured_mib=last.get('measured_mib'),
                 stopped=last.get('stopped'), metrics=folder and str(Path(folder)/'metrics.jsonl'), checkpoints=args.save)
 
 # %% ../nbs/60_cli.ipynb #48d33ce2

@@ -277,7 +277,7 @@ def _compare(self:Trainer, steps:list)->dict:
     mine[self.rank] = self.last['reserved_mib']
     if self.world>1: dist.all_reduce(mine)
     return dict(measured_ms=statistics.median(r['ms'] for r in steps), measured_mib=[round(v.max().item(), 1) for v in mine.split(n)],
-                predicted_ms=self.plan.provenance.get('predicted_ms'), predicted_mib=counted_mib(self.plan.provenance, self.device))
+                predicted_ms=self.plan.expected_ms, predicted_mib=counted_mib(self.plan.provenance, self.device))
 
 # %% ../../nbs/27_runtime.train.ipynb #ca2bc71f
 @patch
