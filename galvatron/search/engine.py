@@ -25,7 +25,7 @@ from ..cost.communication import shard_group
 from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, communicator_mib, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, VocabStrategy, html_table, text_table, write_text
+from ..plan import GalvatronError, Plan, VocabStrategy, html_table, several, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from ..ranks import pair_count, stage_count
 from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
@@ -997,6 +997,7 @@ def binds(p:Prediction) -> list: # sentences
     (full, slow), out = bounding_stages(p), []
     need, times = p.stages[full].peak_mib, p.stages[slow].time
     out.append(f'memory: stage {full} needs {_gib(need)} of {_gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
+    if (mib := p.stages[full].communicators): out[-1] += f"; {_gib(mib)} of it are for {several(p.stages[full].further(), 'communicator')} beside the world's"
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
