@@ -636,6 +636,22 @@ def test_a_layer_is_kept_where_whole_models_do_not_fit(tmp_path, monkeypatch):
     m = profile_model(replace(TINY, output_dir=str(tmp_path), widths='1', batches='1'), SPEC)
     assert all(d['oom'] for d in m.depths) and not any(p.oom for p in m.points)
 
+def test_what_a_further_communicator_holds(monkeypatch):
+    "The difference that it makes after an all-reduce and an all-to-all, on the rank where it is largest; the group is ended, and old files do without"
+    import torch
+    from unittest.mock import Mock
+    held, ran = iter([2000., 3130.]), []
+    monkeypatch.setattr(hardware, 'context_mib', lambda device: next(held))
+    monkeypatch.setattr(hardware, 'collective', lambda op, nbytes, group, device: lambda: ran.append((op, group)))
+    monkeypatch.setattr(torch.cuda, 'synchronize', lambda device: None)
+    s = Mock(world=2, device=torch.device('cuda'), agree=lambda x: x+20.)
+    assert hardware.communicator_mib(s)==1150. and ran==[('all_reduce', s.dist.new_group.return_value), ('all_to_all', s.dist.new_group.return_value)]
+    s.dist.destroy_process_group.assert_called_once_with(s.dist.new_group.return_value)
+    assert hardware.communicator_mib(Mock(world=1, device=torch.device('cuda')))==0.
+    h = HardwareProfile.analytic('h200', 1, 2)
+    known = replace(h, meta=h.meta|dict(communicator_mib=1150.))
+    assert HardwareProfile.from_rich(known.to_rich())==known and 'communicator_mib' not in HardwareProfile.from_rich(h.to_rich()).meta
+
 @pytest.mark.parametrize('key,bad', [('sharding_ms', 'fast'), ('sharding_ms', -1.), ('contention', 0.), ('contention', None), ('context_mib', [1]), ('communicator_mib', -1.)])
 def test_numbers_beside_the_tables_are_read_with_care(key, bad):
     "A contention of 0 once kept the search going for ever"
