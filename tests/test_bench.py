@@ -58,9 +58,9 @@ def test_a_joined_profile_says_what_is_of_another_call():
     from dataclasses import replace
     from galvatron.profile.files import ModelProfile
     m, whole = ModelProfile.analytic(tool.spec_of('llama-7b', True), 'h200', seqs=(32,)), [dict(layers=[1], batch=b, seq=[32], forward_ms=1.) for b in (1, 2)]
-    old = replace(m, depths=tuple(whole), meta=dict(date='1', until='3', other_call=dict(date='0')))
-    new = replace(m, points=m.points[5:], depths=(whole[0],), meta=dict(date='4', until='5'))
-    assert tool.joined(old, new).meta==dict(date='4', until='5', other_call=dict(date='0', until='3', points=5, whole_models=1))
+    old = replace(m, depths=tuple(whole), meta=dict(date='1', until='3', other_calls=[dict(date='0')]))
+    new = replace(m, points=m.points[5:], depths=(whole[0],), meta=dict(date='4', until='5', other_calls=[dict(date='2')]))
+    assert tool.joined(old, new).meta==dict(date='4', until='5', other_calls=[dict(date='2'), dict(date='0', until='3', points=5, whole_models=1)])
     assert tool.joined(old, replace(old, meta=new.meta)).meta==new.meta # nothing was kept
 
 def test_several_gpus_refuse_unknown_words(tmp_path):

@@ -81,15 +81,16 @@ def unlike(old, new):
     return [f'{k} {a} there, {what(new)[k]} here' for k,a in what(old).items() if a!=what(new)[k]]
 
 def joined(old, new):
-    "A model's profile with what only another one holds, of which `other_call` in its meta tells when it was made and how much it is; of that one's whole models the times alone, since their memory may be that of an earlier runtime"
+    "A model's profile with what only another one holds, of which `other_calls` in its meta tells when it was made and how much it is; of that one's whole models the times alone, since their memory may be that of an earlier runtime"
     from dataclasses import replace
     from galvatron.profile.files import merge_points
     at = lambda d: (d['batch'],*d['seq'])
     had = {at(d) for d in new.depths}
     rows = [{k:v for k,v in d.items() if k not in ('states_mib','activation_mib','peak_mib')} for d in old.depths if at(d) not in had]
     kept = [p for p in old.points if p.key not in {q.key for q in new.points}]
-    other = dict(date=old.meta.get('other_call', old.meta).get('date'), until=old.meta.get('until', old.meta.get('date')), points=len(kept), whole_models=len(rows))
-    meta = {**new.meta, 'other_call':other} if kept or rows else new.meta # what `date` and `until` do not speak of
+    begin = min([old.meta.get('date') or '', *(c['date'] or '' for c in old.meta.get('other_calls', ()))])
+    other = dict(date=begin, until=old.meta.get('until', old.meta.get('date')), points=len(kept), whole_models=len(rows))
+    meta = {**new.meta, 'other_calls':[*new.meta.get('other_calls', ()), other]} if kept or rows else new.meta # what `date` and `until` do not speak of
     return replace(new, points=merge_points([*new.points, *old.points]), depths=(*new.depths, *rows), optimizer=new.optimizer or old.optimizer, meta=meta)
 
 def unpack(path, root=ROOT, keep=False):
