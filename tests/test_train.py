@@ -438,6 +438,22 @@ def test_a_run_without_held_out_data_says_so(text, capsys):
         train(spec, plan, options, TrainArgs(train_iters=1, eval_iters=wanted), DataArgs([str(text)], split))
         assert capsys.readouterr().out.count('no held-out data, so no evaluation')==said, split
 
+def test_held_out_loss_does_not_depend_on_how_many_evaluations_are_planned(text):
+    "The same weights on a held-out set of a few samples, which many evaluations once repeated in another order"
+    from galvatron.data.gpt import DataArgs
+    from galvatron.data.indexed import IndexedDataset
+    from galvatron.model_spec import ModelSpec
+    from galvatron.runtime.arguments import datasets
+    from galvatron.runtime.train import TrainArgs, Trainer
+    _, plan, options = setup('1-1-1 x4')
+    spec, n = ModelSpec.from_size('llama_hf', layers=4, seq=SEQ, hidden_size=32, num_attention_heads=4, vocab_size=257), len(IndexedDataset(str(text)))
+    data = DataArgs([str(text)], f'{n-1},1,0', data_cache_path=str(text.parent/'orders'))
+    losses = set()
+    for steps,every in (4,4), (4,2), (4000,1):
+        args = TrainArgs(train_iters=steps, eval_interval=every, eval_iters=8)
+        losses.add(Trainer(spec, plan, args, options).evaluate(datasets(spec, plan, args, data)[1]))
+    assert len(losses)==1, losses
+
 @pytest.mark.parametrize('words,rc,message', [
     (['--nproc', 2, '--pp_deg', 3], 2, 'pp_deg: 3'),
     (['--nproc', 2, '--load', '/nowhere'], 2, '/nowhere: no such folder'),

@@ -498,11 +498,10 @@ class GPTSamples:
 def samples_needed(
     train_iters:int, # Steps of the run
     global_bsz:int, # Samples of a step
-    eval_interval:int=1000, # Steps between evaluations
     eval_iters:int=0, # Steps of an evaluation
 )->tuple[int,int,int]: # Samples for train, valid, test
     "Samples that a run will ask for"
-    return train_iters*global_bsz, (train_iters//eval_interval+1)*eval_iters*global_bsz, eval_iters*global_bsz
+    return train_iters*global_bsz, eval_iters*global_bsz, eval_iters*global_bsz
 
 # %% ../../nbs/41_data.gpt.ipynb #5922376c
 def build_datasets(

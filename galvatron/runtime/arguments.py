@@ -252,7 +252,7 @@ def datasets(
     "Training and held-out data of a run"
     bsz, packed = plan.global_bsz, [k for k in ('eod_mask_loss', 'reset_position_ids', 'reset_attention_mask') if getattr(data, k)]
     if packed and not spec.layer_types[0].causal: raise GalvatronError(f"{', '.join(packed)}: for decoders, whose samples are documents one behind the other; a {spec.model_type} reads no such samples")
-    n, v, _ = samples_needed(args.steps(bsz), bsz, args.eval_interval, args.eval_iters)
+    n, v, _ = samples_needed(args.steps(bsz), bsz, args.eval_iters)
     if not spec.vocab: return tuple(image_datasets(data, spec.image_size, spec.outputs, (n or 1024*bsz, v), args.seed, args.load))
     eod = _about(data, spec)
     make = lambda *samples: build_datasets(data, spec.seq, samples, args.seed, eod, spec.vocab, samples_of(spec, args.seed, data))
