@@ -112,6 +112,15 @@ def test_model_switches():
     t5 = spec('--model_type t5_hf --model_size t5-base --num_encoder_layers 3 --num_decoder_layers 2')
     assert [t.count for t in t5.layer_types]==[3, 2]
 
+def test_switches_are_named_as_they_are_typed():
+    "What the search proposes can be pasted behind what was typed"
+    from galvatron.search.engine import typed
+    from galvatron.search.space import SearchArgs
+    for line, change in (('', dict(async_grad_reduce=False)), ('--no_async_grad_reduce', dict(async_grad_reduce=True)), ('', dict(sequence_parallel=True)), ('--sequence_parallel', dict(sequence_parallel=False)),
+                         ('--settle_bsz 64', dict(settle_bsz=8, num_nodes=2)), ('--settle_chunk 2', dict(settle_chunk=-1))):
+        args,*_ = cli.parse('search', f'{line} {typed(change)}'.split(), SearchArgs)
+        assert {k: getattr(args, k) for k in change}==change, (line, typed(change))
+
 def plan(line, world=8):
     model,args,opts,_,given = cli.parse('x', line.split(), cli.ModelArgs, cli.PlanArgs, RunOptions)
     return args.plan(model.spec(), world, opts, given)
@@ -184,6 +193,7 @@ def test_a_file_says_what_explain_show_and_plan_check_need(searched, capsys):
     shown = as_json(capsys, 'show plan.json --json')
     assert shown['plans'][0]['predicted_ms']==pytest.approx(said['predicted_ms'], rel=1e-4) and shown['notes']==[]
     checked = as_json(capsys, 'plan check plan.json --json')
+    assert all(as_json(capsys, f'{command} plan.json --json')['fits'] is True for command in ('explain', 'plan check')) and '"True"' not in json.dumps(shown)
     assert checked['model']=='hidden128_head4' and checked['peak_mib']==pytest.approx(said['predicted_peak_mib'], abs=.1) and checked['fits'] and checked['budget_mib']==3584
     assert re.search(r'stage 0 \d+\.\d\d GiB.*; budget 3.50 GiB: it fits$', run(capsys, 'plan check plan.json')[1].strip())
 

@@ -329,6 +329,25 @@ def test_nothing_fits():
     assert r.plan is None and '1 GiB' in text and 'stage 0' in text and 'optimizer' in text and 'sequence_parallel=True' in text
     assert search(*m, replace(a, memory_constraint=need*1.001/1024)).plan and not search(*m, replace(a, memory_constraint=need*0.98/1024)).plan
 
+def test_the_report_tries_the_other_setting_of_switches_where_memory_binds(monkeypatch):
+    *m, a = setup(LLAMA, device='h200', memory_constraint=36, settle_bsz=64)
+    r, other = search(*m, a), search(*m, replace(a, async_grad_reduce=False))
+    ms, was = other.prediction.iteration_ms, r.prediction.iteration_ms
+    assert ms < 0.97*was and f'  with --no_async_grad_reduce: {ms:.1f} ms ({100*(ms/was-1):+.1f} %)' in reasons(r)
+    assert not any('with --' in l for l in reasons(other)) and 'optimal under these switches' in r.summary()
+    monkeypatch.setattr('galvatron.search.engine.search', lambda *a: pytest.fail('searched'))  # room enough: nothing to try, nor in a search itself
+    assert search(*m, replace(a, memory_constraint=140)).switched()==[]
+    narrow = replace(a, disable_tp=1, async_grad_reduce=False)
+    assert Engine(*m, narrow).switches()==[dict(async_grad_reduce=True)] and Engine(*m, a).switches()==[dict(async_grad_reduce=False), dict(sequence_parallel=True)]
+
+def test_the_largest_batch_that_was_tried_is_named():
+    *m, a = setup(LLAMA, memory_constraint=78, max_bsz=32)
+    text = '\n'.join(reasons(search(*m, a)))
+    assert '\n  batch: 32 is the largest that was tried' in text and '--max_bsz' in text
+    for kw in (dict(settle_bsz=32), dict(max_bsz=24, bsz_scale=4, memory_constraint=30)): # of 8 to 24 16 is the best
+        r = search(*m, replace(a, **kw))
+        assert r.plan.global_bsz ==kw.get('settle_bsz', 16) and 'largest that was tried' not in '\n'.join(reasons(r)), r.plan.global_bsz
+
 def test_batches_that_nothing_divides():
     *m, a = setup(LLAMA, memory_constraint=40, settle_bsz=13)
     plan = check(search(*m, a), a)                              # 13 micro-batches of one sample

@@ -547,7 +547,7 @@ class Prediction:
     @property
     def bound_mib(self) -> float: return max(s.bound_mib for s in self.stages)
     @property
-    def fits(self) -> bool: return not self.memory_mib or self.peak_mib<=self.memory_mib
+    def fits(self) -> bool: return bool(not self.memory_mib or self.peak_mib<=self.memory_mib)
     @cached_property
     def timeline(self) -> list:
         "Every action of the iteration, to draw or to inspect"

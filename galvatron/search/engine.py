@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'CLOSING', 'ENOUGH', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES',
-           'FEW_LAYERS', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'HERE', 'USUAL',
+           'FEW_LAYERS', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'WORTH', 'HERE', 'USUAL',
            'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search',
-           'bounding_stages', 'binds', 'differences', 'compare', 'explain', 'memory_curve', 'draw_curve',
-           'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines', 'reasons', 'report', 'save_plan',
-           'run_search', 'run_explain']
+           'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare', 'typed', 'explain', 'memory_curve',
+           'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines', 'reasons', 'report',
+           'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, os, sys, time
@@ -833,7 +833,7 @@ def search(
 def summary(self:SearchResult) -> str:
     "How the search went, in one line"
     e = self.engine
-    how = 'nothing fits' if self.plan is None else 'proved optimal' if self.gap<1e-9 else f'at most {100*self.gap:.2g} % from the optimum'
+    how = 'nothing fits' if self.plan is None else 'proved optimal under these switches' if self.gap<1e-9 else f'at most {100*self.gap:.2g} % from the optimum'
     return f'{e.considered} configurations considered, {len({c for c, *_ in e.log})} solved, {self.seconds:.2f} s; {how}'
 
 PLAN_COLUMNS = ['', 'plan', 'batch', 'micro-batches', 'ms', 'samples/s', 'peak, GiB']
@@ -992,11 +992,13 @@ def bounding_stages(p:Prediction) -> tuple: # (stage, stage)
     work = [s.chunks*(s.cost.total('forward')+s.cost.total('backward')) for s in p.stages]
     return int(np.argmax([s.peak_mib for s in p.stages])), int(np.argmax(work))
 
+def memory_binds(p:Prediction) -> bool: return p.peak_mib > 0.95*p.memory_mib # is the fullest stage nearly full?
+
 def binds(p:Prediction) -> list: # sentences
     "What keeps a plan from being faster"
     (full, slow), out = bounding_stages(p), []
     need, times = p.stages[full].peak_mib, p.stages[slow].time
-    out.append(f'memory: stage {full} needs {_gib(need)} of {_gib(p.memory_mib)}' + (', so memory binds' if need>0.95*p.memory_mib else ', so memory does not bind'))
+    out.append(f'memory: stage {full} needs {_gib(need)} of {_gib(p.memory_mib)}' + (', so memory binds' if memory_binds(p) else ', so memory does not bind'))
     if (mib := p.stages[full].communicators): out[-1] += f"; {_gib(mib)} of it are for {several(p.stages[full].further(), 'communicator')} beside the world's"
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
@@ -1016,6 +1018,35 @@ def compare(p:Prediction, q:Prediction) -> str:
     "Why one plan is slower than another, in one line"
     d, digits = differences(p, q), 0 if p.iteration_ms>=100 else 2 # so that no term reads +0 ms
     return f'{q.iteration_ms/p.iteration_ms:.3f}x the time: ' + (', '.join(f'{k} {b-a:+.{digits}f} ms' for k, a, b in d[:4]) or 'no term differs by 0.1 %')
+
+# %% ../../nbs/12_search.engine.ipynb #5fa9f9e8
+WORTH = 0.005 # of the time: less is no reason to set a switch
+
+def typed(
+    change:dict, # {option: value}
+) -> str:
+    "Options as they are typed behind the others of a command; `without` for those that have to be taken away"
+    def one(name, v):
+        if isinstance(v, bool): return f'--{name}' if v else f'--no_{name}' if SearchArgs.__dataclass_fields__[name].default else f'--{name} false'
+        return f'without --{name}' if v in (None, []) else f'--{name} {v}'
+    return ' '.join(one(name, v) for name, v in change.items())
+
+# %% ../../nbs/12_search.engine.ipynb #14c5708b
+@patch
+def switches(self:Engine) -> list: # of changes
+    "The other setting of each switch that changes only how a plan runs"
+    wide = any(s.width>1 and not s.ulysses for pp in self.spaces for s in self.strategies(pp))
+    return [{k: not getattr(self.args, k)} for k in ['async_grad_reduce'] + ['sequence_parallel']*wide]
+
+@patch
+def switched(self:SearchResult) -> list: # of (change, Prediction), best first
+    "What the same search finds under the other setting of a switch, where memory binds and that is faster by half a percent or more"
+    e, out = self.engine, []
+    for change in e.switches() if memory_binds(self.prediction) else []:
+        try: other = search(e.spec, e.hardware, e.profile, replace(e.args, settle_bsz=self.plan.global_bsz, top_k=1, **change))
+        except GalvatronError: continue         # no such space
+        if other.plan and other.prediction.iteration_ms <= self.prediction.iteration_ms*(1-WORTH): out.append((change, other.prediction))
+    return sorted(out, key=lambda o: o[1].iteration_ms)
 
 # %% ../../nbs/12_search.engine.ipynb #fe7564c5
 def explain(
@@ -1159,9 +1190,15 @@ def _distinct(found:dict) -> list: # of (names, Prediction or None)
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #22d11412
+def _largest_batch(r):
+    "A remark where no larger batch was tried than the best one"
+    b = r.engine.sweep()
+    return [f'batch: {b[-1]} is the largest that was tried, a larger one may be faster (--max_bsz); --settle_bsz fixes one'] if len(b)>1 and r.plan.global_bsz==b[-1] else []
+
 def reasons(r:SearchResult) -> list:
     "Why this plan, and what others would give"
-    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + r.prediction.unmeasured + r.engine.notes)]
+    out = ['Why this plan:', *(f'  {b}' for b in binds(r.prediction) + _largest_batch(r) + r.prediction.unmeasured + r.engine.notes)]
+    out += [f'  with {typed(change)}: {q.iteration_ms:.1f} ms ({100*(q.iteration_ms/r.prediction.iteration_ms-1):+.1f} %)' for change, q in r.switched()]
     beyond = lambda q: f" (outside of the options: {', '.join(o)})" if (o := r.engine.outside(q.plan)) else ''
     out += ['Against:'] + [f"  {', '.join(names):18} " + ('none fits' if q is None else 'this very plan' if q.plan==r.plan else f'{q.iteration_ms:.1f} ms with {_with_config(q.plan)}: {q.plan.text(r.engine.args.world_size)}{beyond(q)}; {compare(r.prediction, q)}') for names, q in _distinct(r.baselines())]
     for n, f in enumerate(r.plans[1:], 2):
