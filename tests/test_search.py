@@ -441,6 +441,23 @@ def test_more_is_never_slower():
     fewer = ModelSpec.from_size('llama_hf', 'llama-7b', 28)
     assert search(*setup(fewer, settle_bsz=32, sequence_parallel=True, memory_constraint=22)).plans[0].ms <= times[2]
 
+@pytest.mark.parametrize('device, memory, kw', [('a100', 36, {}), ('a100', 24, dict(async_grad_reduce=False)), ('h200', 24, dict(sequence_parallel=True, max_tp_deg=4, seq=4096)), ('h200', 75, dict(top_k=3))])
+def test_equal_strategies_of_a_stage_are_side_by_side(device, memory, kw, monkeypatch):
+    "What is returned is as fast, needs no more than the budget, and reads in few runs; without putting in order it does not"
+    spec, kw = ModelSpec.from_size('llama_hf', 'llama-7b', seq=kw.get('seq')), {k: v for k, v in kw.items() if k!='seq'}
+    *m, a = setup(spec, device=device, memory_constraint=memory, settle_bsz=64, **kw)
+    runs = lambda f: sum(len(part.split(', ')) for part in f.plan.text(8).split(' || '))
+    kinds = lambda f: sum(len(set(f.plan.layers[b-n:b])) for n, b in zip(f.plan.pp_division, np.cumsum(f.plan.pp_division)))
+    r = search(*m, a)
+    monkeypatch.setattr(Engine, 'tidied', lambda self, ms, plan: (ms, plan))
+    was = search(*m, a)
+    assert any(runs(f)>kinds(f) for f in was.plans)
+    for f, g in zip(r.plans, was.plans):
+        p, q = r.predict(f.plan), r.predict(g.plan)
+        assert p.fits and q.iteration_ms*(1-1e-9) <= p.iteration_ms <= q.iteration_ms*(1+1e-12) and runs(f)==kinds(f), f.plan.text(8)
+        for l, n in zip(np.cumsum((0, *f.plan.pp_division)), f.plan.pp_division): assert sorted(map(str, f.plan.layers[l:l+n]))==sorted(map(str, g.plan.layers[l:l+n]))
+    check(r, a)
+
 def test_pins():
     *m, a = setup(ModelSpec.from_size('llama_hf', 'llama-7b', layers=12), memory_constraint=16, settle_bsz=64, pin=['0-3:tp=2,ckpt=1', '10-11:sdp=0'])
     r = search(*m, a)

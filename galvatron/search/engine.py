@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'CLOSING', 'ENOUGH', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES',
-           'FEW_LAYERS', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC', 'WORTH', 'HERE', 'USUAL',
-           'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult', 'search',
-           'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare', 'typed', 'explain', 'memory_curve',
-           'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines', 'reasons', 'report',
-           'save_plan', 'run_search', 'run_explain']
+           'FEW_LAYERS', 'ORDERS', 'SAME', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC',
+           'WORTH', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult',
+           'search', 'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare', 'typed', 'explain',
+           'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines',
+           'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, os, sys, time
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import count
+from itertools import count, groupby, islice, permutations
 from pathlib import Path
 
 import numpy as np
@@ -815,6 +815,30 @@ class SearchResult:
     def predict(self, plan) -> Prediction: return predict(plan, pricer=self.engine.pricer, memory_mib=self.engine.args.memory_mib)
 
 # %% ../../nbs/12_search.engine.ipynb #d0c109f9
+ORDERS, SAME = 6, 1e-12 # orders of the strategies of a stage that are tried; a time is not slower
+
+def _scattered(layers): return len(list(groupby(layers)))>len(set(layers))
+
+def _orders(layers):
+    "Orders of their strategies: those of a layout together, recomputation first, for it leaves most room to what follows"
+    form = lambda s: (s.width, s.ulysses, s.consecutive)
+    forms = list(map(form, layers))
+    return islice(permutations(sorted(dict.fromkeys(layers), key=lambda s: (forms.index(form(s)), not s.recompute))), ORDERS)
+
+@patch
+def tidied(self:Engine, ms, plan:Plan) -> tuple: # (ms, plan)
+    "A plan and its time, with equal strategies of a stage side by side where it fits so and is not slower"
+    price = lambda p: predict(p, pricer=self.pricer, memory_mib=self.args.memory_mib)
+    at = start = price(plan).iteration_ms if _scattered(plan.layers) else 1.0
+    cuts = sorted({0, *np.cumsum(plan.pp_division).tolist(), *np.cumsum([n for _, n in self.runs]).tolist()})
+    for a, b in zip(cuts, cuts[1:]):
+        part = plan.layers[a:b]
+        for order in _orders(part) if _scattered(part) else ():
+            p = price(other := replace(plan, layers=(*plan.layers[:a], *sorted(part, key=order.index), *plan.layers[b:])))
+            if p.fits and p.iteration_ms <= start*(1+SAME): plan, at = other, p.iteration_ms; break
+    return ms*(at/start), plan
+
+# %% ../../nbs/12_search.engine.ipynb #d7d420e5
 def search(
     spec:ModelSpec, # The model
     hardware:HardwareProfile, # Collectives and memory of the cluster
@@ -825,7 +849,7 @@ def search(
     t = time.perf_counter()
     engine = Engine(spec, hardware, profile, args)
     plans = engine.affordable(args.top_k)
-    for f in plans: f.plan.check(args.world_size, spec, engine.options)
+    for f in plans: f.ms, f.plan = engine.tidied(f.ms, f.plan.check(args.world_size, spec, engine.options))
     return SearchResult(engine, plans, time.perf_counter()-t)
 
 # %% ../../nbs/12_search.engine.ipynb #ef3bf775
