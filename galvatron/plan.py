@@ -6,11 +6,11 @@
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
            'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'is_number', 'is_whole', 'write_text', 'several', 'auto_chunks', 'finite', 'swatch', 'text_table',
-           'html_table', 'html_bar', 'html_legend']
+           'is_number', 'is_whole', 'usual_mode', 'write_text', 'several', 'auto_chunks', 'finite', 'swatch',
+           'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
-import difflib, json, math, os, re, tempfile
+import difflib, hashlib, json, math, os, re, tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -437,6 +437,13 @@ def by_formula(self:Plan)->bool:
     "Whether the times and bytes recorded beside the plan follow from formulas, of the cluster or of the layers"
     return bool(self.provenance.get('analytic')) or self.provenance.get('hardware', '').startswith('analytic ')
 
+# %% ../nbs/00_plan.ipynb #797dd20a
+@patch
+def digest(self:Plan)->str:
+    "12 hex digits, equal for plans that run alike"
+    facts = {k:v for k,v in self.to_dict().items() if k!='galvatron'}
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
+
 # %% ../nbs/00_plan.ipynb #a073b7f4
 @patch(as_prop=True)
 def expected_ms(self:Plan): # ms; None where the file tells nothing
@@ -473,7 +480,8 @@ def from_json(cls:Plan,
     except PlanError as e: raise PlanError(e.violations, where) from None
     ws,plan = r.d.get('world_size'),r.plan(fallback)
     if world_size is not None and ws not in (None, world_size): r.bad.append(f'world_size: the file is for {json.dumps(ws)} ranks, not for {world_size}')
-    if plan and world_size is not None: r.bad += plan.violations(world_size, spec, options)
+    world = world_size or (plan.provenance.get('world_size') if plan and r.bad and isinstance(plan.provenance, Mapping) else None) # of a file that is refused, what its own ranks would refuse is said too
+    if plan and is_whole(world, 1): r.bad += plan.violations(world, spec, options)
     if r.bad: raise PlanError(r.bad, where)
     if isinstance(src, str): object.__setattr__(plan, '_source', src)
     return plan
@@ -505,6 +513,12 @@ def load(cls:Plan,
     return cls.from_json(text, world_size, spec, options, where=path, **fallback)
 
 # %% ../nbs/00_plan.ipynb #cf3ea2f8
+def usual_mode(path):
+    "Give a file the permissions that the umask leaves to a new one"
+    mask = os.umask(0o077) # there is no way to read it only; a file that another thread makes meanwhile is too closed rather than too open
+    os.umask(mask)
+    os.chmod(path, 0o666&~mask)
+
 def write_text(path, text:str):
     "Write `text` to `path` in one step: readers see the old file or the new one, never half"
     path,tmp = Path(path),None
@@ -512,7 +526,7 @@ def write_text(path, text:str):
         path.parent.mkdir(parents=True, exist_ok=True)
         fd,tmp = tempfile.mkstemp(dir=path.parent, prefix=f'.{path.name}.')
         with os.fdopen(fd, 'w', encoding='utf-8', newline='') as f: f.write(text)
-        os.chmod(tmp, 0o644)
+        usual_mode(tmp)
         os.replace(tmp, path)
     except OSError as e: raise GalvatronError(f'{path} cannot be written: {e.strerror or e}') from None
     finally:

@@ -12,6 +12,7 @@ __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'POINTS', 'FOLDER', 'LANGUAGES', 'ME
 # %% ../nbs/61_show.ipynb #9a74a1e1
 import html, json, re, shutil
 from dataclasses import dataclass, field, fields, replace
+from itertools import groupby
 from pathlib import Path
 
 
@@ -147,7 +148,8 @@ POINTS = 400 # steps that are drawn
 
 def read_metrics(
     path, # metrics.jsonl, or its folder
-) -> dict: # ms, mib, steps: (step, ms, loss), n, file
+    plan:Plan = None, # Only what was measured under this plan
+) -> dict: # ms: the median of n steps, of: their numbers; mib; steps: (step, ms, loss), total; unnamed: the steps do not say their plan; file
     "What a run measured, as the page reads it"
     path = Path(path)/'metrics.jsonl' if Path(path).is_dir() else Path(path)
     try:
@@ -155,13 +157,28 @@ def read_metrics(
         rows = [json.loads(l) for l in [*lines, last] if l.strip() and not (l is last and _unfinished(l))]
     except OSError as e: raise GalvatronError(f'{path}: {e.strerror}') from None
     except ValueError: raise GalvatronError(f'{path}: not lines of JSON, as training writes to metrics.jsonl') from None
-    rows = [r for r in rows if isinstance(r, dict)]
+    rows, unnamed = _under(plan, [r for r in rows if isinstance(r, dict)], path)
     steps = [(r['step'], round(r['ms'], 3), r['loss'] if is_number(r.get('loss')) else None) for r in rows if is_number(r.get('step')) and is_number(r.get('ms')) and r['ms']>0]
     if not steps: raise GalvatronError(f'{path}: no line has a step and its ms')
     from galvatron.runtime.arguments import steady # what a price needs does not import it
-    warm = sorted(s[1] for s in steady(steps))
-    mib = next((m for r in rows if isinstance(m := r.get('measured_mib'), list) and all(map(is_number, m))), None)
-    return dict(file=path.name, n=len(steps), ms=warm[len(warm)//2], mib=mib, steps=steps[::max(1, len(steps)//POINTS)])
+    warm = steady(steps)
+    mib = next((m for r in reversed(rows) if isinstance(m := r.get('measured_mib'), list) and all(map(is_number, m))), None)
+    ms = sorted(s[1] for s in warm)[len(warm)//2]
+    return dict(file=path.name, n=len(warm), of=_spans([s[0] for s in warm]), total=len(steps), unnamed=unnamed, ms=ms, mib=mib, steps=steps[::max(1, len(steps)//POINTS)])
+
+def _under(plan, rows, path):
+    "(the records of a plan, whether they do not name it); `GalvatronError` if all are of others"
+    named = [r for r in rows if 'plan' in r]
+    if not plan or not named: return rows, bool(plan)
+    mine = [r for r in named if r['plan']==plan.digest()]
+    others = {r['plan']: r.get('step') for r in named}
+    if not mine: raise GalvatronError(f"{path}: nothing was measured under this plan ({plan.digest()}), only under {', '.join(f'{k} (up to step {n})' for k, n in others.items())}")
+    return mine, False
+
+def _spans(numbers):
+    "For example 6-20, 41-60"
+    runs = [[*g] for _, g in groupby(enumerate(numbers), lambda t: t[1]-t[0])]
+    return ', '.join(f'{a}-{b}' if (a := r[0][1])!=(b := r[-1][1]) else f'{a}' for r in runs)
 
 def _unfinished(line):
     "Whether a line is still being written"
@@ -203,7 +220,7 @@ class Page:
     def facts(self) -> dict: # plans, measured, notes
         "What the page says, for programs: times in ms, memory in MiB"
         d = self.data
-        return dict(plans=[shown_facts(a) for a in d['plans']], measured=d['measured'] and {k: d['measured'][k] for k in ('file', 'n', 'ms', 'mib')}, notes=[n['en'] for n in d['notes']])
+        return dict(plans=[shown_facts(a) for a in d['plans']], measured=d['measured'] and {k: d['measured'][k] for k in ('file', 'n', 'of', 'ms', 'mib')}, notes=[n['en'] for n in d['notes']])
 
     def __repr__(self): return self.text
     def _repr_html_(self): return f'<iframe title="Galvatron plan" srcdoc="{html.escape(self.html())}" style="width:100%;height:900px;border:0"></iframe>'
@@ -227,7 +244,8 @@ def page(
     priced, spec = p or q, lambda x: x.pricer.spec if x else None
     plans = [plan_record(a, world, p, spec(p) or spec(q), names[0])] + ([plan_record(b, also, q, spec(q) or spec(p), names[1])] if b else [])
     if p and near: plans += [plan_record(x.plan, world, x, spec(p), bars=BARS//4) | dict(change=[what, str(u), str(v)]) for what, u, v, x in priced_neighbours(p)]
-    measured = read_metrics(metrics) if metrics else None
+    measured = read_metrics(metrics, a) if metrics else None
+    if measured and measured['unnamed']: notes = [*notes, dict(en=f"The steps of {measured['file']} do not say under which plan they ran: they may be of several.", zh=f"{measured['file']} 中的各步没有注明所用方案，可能来自多个方案。")]
     data = dict(version=_version(), lang=lang, cpu=bool(priced) and priced.pricer.hardware.meta.get('backend')=='gloo', compared=bool(b), plans=plans, measured=measured, notes=list(notes), about=_about(priced), arithmetic=ARITHMETIC,
                 kinds=dict(memory=list(MEMORY_KINDS.items()), time=list(TIME_KINDS.items())), colours=dict(strategy=STRATEGY_COLOURS, kind=dict(memory=MEMORY_COLOURS, time=TIME_COLOURS)))
     texts = [terminal(x, w, y, measured if x is a else None) for x, w, y in ((a, world, p), (b, also, q)) if x]
@@ -303,7 +321,7 @@ def _recorded(plan):
 
 def _against(p, m):
     "Predicted and measured, in lines"
-    out = ['', f"measured: {m['ms']:,.1f} ms ({m['ms']/p.iteration_ms-1:+.1%} of predicted), median of {m['n']} steps of {m['file']}"]
+    out = ['', f"measured: {m['ms']:,.1f} ms ({m['ms']/p.iteration_ms-1:+.1%} of predicted), median of {m['n']} steps ({m['of']}) of {m['file']}"]
     return out + [f'stage {i:<3}{x/1024:8.2f} GiB ({x/s.peak_mib-1:+.1%})' for i, (x, s) in enumerate(zip(m['mib'] or (), p.stages))]
 
 # %% ../nbs/61_show.ipynb #d5e83b42

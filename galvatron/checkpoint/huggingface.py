@@ -27,7 +27,7 @@ from tqdm import tqdm
 from .distributed import (Loaded, PieceLoader, PieceSaver, PieceWriter, Pieces, facts_of, gathered, local_box, make_room, model_differences, other_plan, publish, raise_if, rectangles, tensor_differences, together)
 from .folder import checksums, damage, find_checkpoint, iterations, read_facts
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, parse_json
+from ..plan import GalvatronError, Plan, parse_json, usual_mode
 from ..runtime.parallelise import recipe_of, recipes
 
 # %% ../../nbs/31_checkpoint.huggingface.ipynb #d46a79f2
@@ -464,6 +464,7 @@ def _write_pretrained(tmp:Path, folder:Path, saved:dict, facts:dict, dtype, limi
         parts = read_tensors(folder, saved, [o for n in names for o in sources[n]])
         tensors = {n: torch.cat([parts[o] for o in sources[n]]) if len(sources[n])>1 else parts[sources[n][0]] for n in names}
         save_file({n: t.to(dtype or t.dtype) for n,t in tensors.items()}, tmp/file, metadata={'format':'pt'})
+        usual_mode(tmp/file) # newer versions of safetensors make it for its owner alone
         where |= dict.fromkeys(names, file)
     index = dict(metadata=dict(total_size=sum(sizes.values())), weight_map=where)
     if len(groups)>1: (tmp/'model.safetensors.index.json').write_text(json.dumps(index, indent=2)+'\n')

@@ -27,7 +27,7 @@ from tqdm.auto import tqdm
 
 from .indexed import IndexedDataset, IndexedWriter, dtype_for, merge
 from .tokenizer import ByteTokenizer, TokenizerArgs, load_tokenizer
-from ..plan import GalvatronError
+from ..plan import GalvatronError, write_text
 
 # %% ../../nbs/42_data.preprocess.ipynb #e3064144
 @dataclass
@@ -275,10 +275,7 @@ def write_about(prefix:str, args:TokenizerArgs, tok):
     about = {f.name:getattr(args, f.name) for f in fields(TokenizerArgs)} | dict(eod=tok.eod, n_ids=tok.vocab_size)
     _write_json(prefix, about)
 
-def _write_json(prefix, about):
-    temp = f'{prefix}.{os.getpid()}.tmp.json'
-    Path(temp).write_text(json.dumps(about, indent=1)+'\n')
-    os.replace(temp, f'{prefix}.json')
+def _write_json(prefix, about): write_text(f'{prefix}.json', json.dumps(about, indent=1)+'\n')
 
 # %% ../../nbs/42_data.preprocess.ipynb #786b45ec
 def read_about(prefix:str)->dict:

@@ -376,8 +376,8 @@ function measured() {
     return reader(say('step_time'), svg);
   });
   const losses = m.steps.filter(s => s[2] != null);
-  fill('measured', head('measured', say('measured_hint', { n: m.n, file: m.file })), el('div', { class: 'split' }, el('div', {}, host), el('div', {}, table([say('quantity'), say('predicted'), say('measured_word'), say('difference')], rows, { caption: say('measured') }),
-    losses.length > 1 ? el('p', { class: 'sub', style: 'margin-top:.6rem' }, say('loss_from', { a: num(losses[0][2], 3), b: num(losses.at(-1)[2], 3), n: m.n })) : null)), el('ul', { class: 'legend' }, el('li', {}, el('span', { class: 'swatch line' }), say('predicted')), el('li', {}, el('span', { class: 'swatch', style: 'background:#4477aa;border-radius:50%' }), say('measured_word'))));
+  fill('measured', head('measured', say('measured_hint', { n: m.n, of: m.of, file: m.file })), el('div', { class: 'split' }, el('div', {}, host), el('div', {}, table([say('quantity'), say('predicted'), say('measured_word'), say('difference')], rows, { caption: say('measured') }),
+    losses.length > 1 ? el('p', { class: 'sub', style: 'margin-top:.6rem' }, say('loss_from', { a: num(losses[0][2], 3), b: num(losses.at(-1)[2], 3), n: m.total })) : null)), el('ul', { class: 'legend' }, el('li', {}, el('span', { class: 'swatch line' }), say('predicted')), el('li', {}, el('span', { class: 'swatch', style: 'background:#4477aa;border-radius:50%' }), say('measured_word'))));
 }
 
 function near() {

@@ -189,6 +189,7 @@ class Trainer:
         self.device = init_distributed(timeout_s=60*self.args.distributed_timeout_minutes)
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         plan.check(self.world, self.spec, options)
+        self.digest = plan.digest() # on every record: a file of measurements may go on under another plan
         self.step, self.samples, self.total, self.reading, self.data = 0, 0, 0, {}, None # steps and samples done, steps of the run, further arguments of the Loader, where samples come from
         self.schedule, self.came_from, self.first_sample = None, {}, None # learning rate and weight decay of the run; what a checkpoint said of the run before; checksum of the data's first sample
         self.pending, self.last, self.last_eval, self.leaving, self.seen, self.history = None, {}, {}, None, [], deque(maxlen=10_000)
@@ -247,7 +248,7 @@ def _settle(self:Trainer, line:bool=False):
     ms, bsz, flops = mark.since(before), self.plan.global_bsz, self.spec.step_flops(self.plan.global_bsz)
     rate = dict(images_per_s=bsz/ms*1e3) if self.spec.image_size else dict(tokens_per_s=bsz*self.spec.seq/ms*1e3)
     tflops, (used, reserved) = flops/self.world/ms/1e9, memory(self.device)
-    self.last = dict(step=step, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, **rate, tflops=tflops, mfu=self.peak and tflops/self.peak,
+    self.last = dict(step=step, plan=self.digest, samples=samples, loss=loss, grad_norm=norm, lr=lr, ms=ms, **rate, tflops=tflops, mfu=self.peak and tflops/self.peak,
                      flop_convention='causal', allocated_mib=used, reserved_mib=reserved, loss_scale=scale)
     self.history.append(self.last)
     if step==min(10, self.total): self.last.update(self._compare(list(self.history)[-6:][-max(1, len(self.history)-1):])) # the first step warms up
@@ -299,7 +300,7 @@ def _summarise(self:Trainer):
     low, high = times[len(times)//10], times[-1-len(times)//10]
     r = self._compare(steps)
     self.last.update(r)
-    self.log.write(dict(step=self.step, steady_steps=[steps[0]['step'], steps[-1]['step']], range_ms=[low, high], **r))
+    self.log.write(dict(step=self.step, plan=self.digest, steady_steps=[steps[0]['step'], steps[-1]['step']], range_ms=[low, high], **r))
     self.log.say(f"summary of steps {steps[0]['step']} to {steps[-1]['step']}, of which four in five took {low:.1f} to {high:.1f} ms:")
     self._say_compared(r)
 
