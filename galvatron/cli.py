@@ -16,13 +16,13 @@ __all__ = ['YES', 'NO', 'PRICE', 'JSON', 'DESCRIBE', 'COMMANDS', 'TASKS', 'HELP'
 # %% ../nbs/60_cli.ipynb #ddccf8c5
 import argparse, difflib, functools, io, json, math, os, random, re, shlex, shutil, signal, statistics, subprocess, sys, time
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from types import UnionType
 from typing import Literal, Union, get_args, get_origin, get_type_hints
 from fastcore.basics import patch
 from fastcore.docments import docments
-from .plan import GalvatronError, Plan, RunOptions, finite, several
+from .plan import GalvatronError, Plan, PlanError, RunOptions, finite, several
 
 # %% ../nbs/60_cli.ipynb #b65fabda
 YES,NO = ('1','true','yes','y','t'), ('0','false','no','n','f')
@@ -355,9 +355,15 @@ def plan(self:PlanArgs,
         return Plan.uniform(spec.n_layers, world_size, **flags).check(world_size, spec, options)
     plan = Plan.load(path, world_size, spec, options, **{k:getattr(self, k) for k in ('pipeline_type','default_dp_type','embed_sdp')})
     if over := plan.overridden(given): warn(f'{path} overrides {"; ".join(over)}')
-    from galvatron.search.origin import searched_for
-    if given and (other := searched_for(plan, spec, world_size, options)): warn(f'{path} was searched for {other}: its predicted time and memory do not hold here')
-    return plan
+    return _without_price(plan, path, spec, world_size, options, given)
+
+def _without_price(plan, path, spec, world_size, options, given):
+    "A plan as it is; without what was predicted, and said so, if that was for another run"
+    from galvatron.search.origin import as_typed, other_switches, searched_for
+    if not (other := searched_for(plan, spec, world_size, options)): return plan
+    words = as_typed(other_switches(plan, options))
+    if given: warn(f'{path} was searched for {other}: its predicted time and memory do not hold here' + (f' (for the switches of the search: {words})' if words else ''))
+    return replace(plan, provenance={k:v for k,v in plan.provenance.items() if not k.startswith('predicted_')})
 
 # %% ../nbs/60_cli.ipynb #9d6b995b
 def warn(message:str): print(f'galvatron: warning: {message}', file=sys.stderr)
@@ -416,11 +422,20 @@ def plan_facts(
 def plan_check(argv):
     about = 'Check a strategy file, and say everything that keeps it from running, and what each stage holds of the memory budget.\n\n  galvatron plan check plan.json\n  galvatron plan check plan.json --world_size 8 --model_type llama_hf --model_size llama-7b'
     cluster,model,options,out,pos,given = parse('plan check', argv, ClusterArgs, ModelArgs, RunOptions, OutputArgs, about=about, file='Strategy file')
-    spec,ranks,plan = _named_model(model, given),cluster.ranks(),Plan.load(pos.file)
+    spec,ranks = _named_model(model, given),cluster.ranks()
+    plan = _readable(pos.file, ranks, spec, options)
     world = ranks or plan.provenance.get('world_size')
     if world is None: raise GalvatronError('plan check: say on how many ranks with --world_size N')
     name,memory,lines = _checked(pos.file, plan, spec, cluster, options, given)
-    say('\n'.join([f"{pos.file}: runs on {several(world, 'rank')}{f' with {name}' if name else ''}", plan.table(world), *lines]), plan_facts(plan, world, file=pos.file, model=name, **memory), out)
+    where = f"{several(world, 'rank')}{f' with {name}' if name else ''}"
+    say('\n'.join([f"{pos.file}: {'runs on '+where if memory['fits'] is not False else 'can run on '+where+', but is over its memory budget'}", plan.table(world), *lines]), plan_facts(plan, world, file=pos.file, model=name, **memory), out)
+
+def _readable(path, ranks, spec, options):
+    "A plan as its file says; one that cannot be read is refused with all that is wrong, on these ranks too"
+    try: return Plan.load(path)
+    except PlanError:
+        Plan.load(path, ranks, spec, options)
+        raise
 
 def _checked(path, plan, spec, cluster, options, given):
     "Name of the model or None, facts and lines about memory; `PlanError` if the plan cannot run"
@@ -809,7 +824,7 @@ def compared(
     said,steps = plan.provenance,[r for r in records if 'loss' in r]
     times = sorted(r['ms'] for r in steady(steps))
     ms,k = statistics.median(times),len(times)//10
-    held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in steps if 'measured_mib' in r), {})
+    held,peak = [r['eval_loss'] for r in records if 'eval_loss' in r],next((r for r in reversed(records) if 'measured_mib' in r), {})
     budget = said.get('memory_constraint_gib', 0)*1024 or None
     side = lambda ms, mib: dict(step_ms=ms, tokens_per_s=plan.global_bsz*seq/ms*1e3 if ms else None, peak_mib=mib)
     return dict(predicted=side(said.get('predicted_ms'), peak.get('predicted_mib')), measured=side(ms, peak.get('measured_mib')), range_ms=[times[k], times[-1-k]], loss=[steps[0]['loss'], steps[-1]['loss']],
@@ -837,7 +852,7 @@ QUICKSTART = """Measure this machine and a small model, search a plan, train wit
   galvatron quickstart
   galvatron quickstart --nproc 2 --train_iters 40 --out trial"""
 
-@command('quickstart', 'Start', 'measure, search, train and compare, here, in 3 minutes')
+@command('quickstart', 'Start', 'measure, search, train and compare, in about a minute')
 def quickstart(argv):
     a,out,*_ = parse('quickstart', argv, QuickstartArgs, OutputArgs, about=QUICKSTART)
     start = time.perf_counter()

@@ -208,6 +208,8 @@ def identity(source, tmp_path):
     h2g(source, tmp_path/'g')
     assert 'whole' in verify(tmp_path/'g')
     g2h(tmp_path/'g', tmp_path/'h', shard_mib=.2)
+    (tmp_path/'new').touch()
+    assert {f.stat().st_mode&0o777 for f in (tmp_path/'h').iterdir()}=={(tmp_path/'new').stat().st_mode&0o777} # for whom the umask allows
     a, b = open_weights(source), open_weights(tmp_path/'h')
     config = AutoConfig.from_pretrained(source)
     cls = getattr(transformers, config.architectures[0])

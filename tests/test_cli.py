@@ -240,12 +240,27 @@ def test_training_takes_a_predefined_model_from_the_plan(searched, capsys):
     rc,out,err = run(capsys, 'train --nproc 3 --galvatron_config_path known.json --mock_data --train_iters 1')
     assert rc==2 and 'made for 8 ranks, here are 3' in err and 'tp_sizes_enc: 24 entries' not in err, err # its 24 layers were known
 
+def test_training_says_in_what_it_differs_from_the_search(tmp_path, monkeypatch, capfd):
+    "Which part of the model and which switches are others, and what to type; then nothing is compared with the prediction, which was for another run"
+    monkeypatch.chdir(tmp_path)
+    small = '--model_type llama_hf --hidden_size 64 --num_attention_heads 4 --num_hidden_layers 2 --vocab_size 128 --mixed_precision fp32'
+    assert run(capfd, f'search {small} --seq_length 64 --num_gpus_per_node 1 --memory_constraint 4 --settle_bsz 2 --analytic h200 --no_async_grad_reduce --output_config_path plan.json')[0]==0
+    train = f'train --nproc 1 {small} --galvatron_config_path plan.json --mock_data --train_iters 2 --eval_iters 0 --no_tensorboard'
+    rc,out,err = run(capfd, f'{train} --seq_length 64 --no_async_grad_reduce --log_dir logs')
+    assert rc==0 and '(predicted ' in out and 'warning' not in err, err
+    shown = as_json(capfd, 'show plan.json --metrics logs --json')
+    assert shown['measured']['of']=='2' and 'do not say' not in ' '.join(shown['notes'])
+    rc,out,err = run(capfd, f'{train} --seq_length 128')
+    assert rc==0 and 'step time' in out and 'predicted' not in out, out
+    assert 'plan.json was searched for another model, seq 64 (here 128), async_grad_reduce False (here True): its predicted time and memory do not hold here (for the switches of the search: --no_async_grad_reduce)\n' in err, err
+
 def test_plan_check_says_who_is_over_the_budget(searched, capsys):
     plan,_ = searched
     d = json.loads(Path('plan.json').read_text())
     d['galvatron']['memory_constraint_gib'] = 1
     Path('small.json').write_text(json.dumps(d))
     rc,out,_ = run(capsys, 'plan check small.json')
+    assert out.startswith('small.json: can run on 2 ranks with hidden128_head4, but is over its memory budget\n') and run(capsys, 'plan check plan.json')[1].startswith('plan.json: runs on 2 ranks with hidden128_head4\n')
     assert rc==0 and re.search(r'budget 1.00 GiB: stage 0 is \d.\d\d GiB over', out) and as_json(capsys, 'plan check small.json --json')['fits'] is False
     d['galvatron']['search'].pop('analytic'); d['galvatron'] |= dict(analytic=False, predicted_peak_mib=[900.]*plan.pp_deg) # no profile is here: the record answers
     Path('there.json').write_text(json.dumps(d))

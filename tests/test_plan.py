@@ -106,6 +106,28 @@ def test_good_file_passes(tmp_path):
     rc,out,err,_ = shell('plan', 'check', f, '--world_size', 8, '--model_type', 'llama_hf', '--model_size', 'llama-7b', '--num_hidden_layers', 4)
     assert (rc,err)==(0,'') and 'runs on 8 ranks with llama-7b' in out
 
+def test_a_file_that_cannot_be_read_tells_what_could_not_run(tmp_path, capsys):
+    "Where the ranks are given, and where the file names them"
+    from galvatron.cli import main
+    f = tmp_path/'plan.json'
+    for more,said in (['--world_size', '8'], {}), ([], dict(galvatron=dict(world_size=8))):
+        f.write_text(json.dumps(changed(dp_types_enc='7,7,7,7', chunks=3, **said)))
+        assert main(['plan', 'check', str(f), *more])==2
+        err = capsys.readouterr().err
+        assert 'dp_types_enc' in err and 'chunks: 3' in err, err
+
+def test_files_get_the_permissions_of_the_umask(tmp_path):
+    from galvatron.plan import usual_mode, write_text
+    for mask in 0o027, 0o002, 0o022:
+        old = os.umask(mask)
+        try:
+            write_text(tmp_path/'plan.json', '{}')
+            (tmp_path/'closed').touch(0o600)
+            usual_mode(tmp_path/'closed')
+            assert os.umask(mask)==mask # as it was
+        finally: os.umask(old)
+        assert {f.stat().st_mode&0o777 for f in tmp_path.iterdir()}=={0o666&~mask}
+
 def test_everything_at_once():
     "What cannot be read and what cannot run come in one error"
     with pytest.raises(PlanError) as e: Plan.from_json(changed(pp_deg=3, pp_division='1,1,2', dp_types_enc='0,0,2', vtp='x', typo=1), world_size=8)

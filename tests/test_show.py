@@ -84,6 +84,23 @@ def test_measurements_that_are_none_are_passed_over(made, tmp_path, capsys):
     text = (tmp_path/'x.html').read_text()
     assert 'NaN' not in re.search(r'id="data">(.*?)</script>', text, re.S)[1] and data_of(tmp_path/'x.html')['measured']['steps']==[[1, 5000, None], [2, 5000, None]]
 
+def test_a_file_of_several_plans_tells_of_each_by_itself(made, tmp_path, capsys):
+    "And one of an earlier version, whose steps do not name their plan, that it may be of several"
+    a, b = (Plan.load(made/f'{x}.json').digest() for x in 'ab')
+    rows = [dict(step=i+1, plan=a if i<30 or i>=50 else b, ms=100. if i<30 or i>=50 else 200., loss=1.) for i in range(70)]
+    rows += [dict(step=30, plan=a, measured_mib=[1., 2.]), dict(step=50, plan=b, measured_mib=[3.])]
+    rows[9]['measured_mib'] = [.5, .5]
+    (tmp_path/'metrics.jsonl').write_text(''.join(json.dumps(r)+'\n' for r in rows))
+    def measured(plan):
+        assert main(['show', str(made/f'{plan}.json'), '--metrics', str(tmp_path), '--no_near', '--json'])==0
+        d = json.loads(capsys.readouterr().out)
+        return [d['measured'][k] for k in ('n', 'of', 'ms', 'mib')], 'may be of several' in ' '.join(d['notes'])
+    assert measured('a')==([45, '6-30, 51-70', 100., [1., 2.]], False) and measured('b')==([15, '36-50', 200., [3.]], False)
+    assert main(['show', str(made/'bare.json'), '--world_size', '4', '--metrics', str(tmp_path)])==2 and 'nothing was measured under this plan' in capsys.readouterr().err
+    for r in rows: r.pop('plan')
+    (tmp_path/'metrics.jsonl').write_text(''.join(json.dumps(r)+'\n' for r in rows))
+    assert measured('a')[0][:2]==[65, '6-70'] and measured('a')[1]
+
 def test_nodes_of_a_cluster_whose_ranks_were_said(made, capsys):
     "Eight ranks by fours are two nodes: the sums between them go through adapters"
     priced = lambda *more: (main(['show', str(made/'a.json'), '--analytic', 'a100', '--no_near', '--json', *more]), json.loads(capsys.readouterr().out)['plans'][0]['predicted_ms'])[1]
