@@ -168,7 +168,7 @@ def test_what_was_not_measured_for_such_a_run_is_said():
     compiled = replace(PROFILE, meta=dict(compile=True))
     assert not price(plan(), RunOptions(compile=True), measured, compiled).pricer.notes
     with pytest.warns(UserWarning, match='with compile, and the run is not'): price(plan(), RunOptions(), measured, compiled)
-    assert 'context: 1024 MiB a GPU are assumed' in price(plan()).pricer.notes[0]
+    assert 'context: 1935 MiB a GPU are assumed' in price(plan()).pricer.notes[0]
     bare = price(plan(), hardware=replace(measured, copy_gbps=0.))
     assert [n for n in bare.pricer.notes if 'no copy rate' in n] and 'parameter copies' not in bare.stages[0].time
 
