@@ -420,9 +420,15 @@ def _from_hub(name:str)->str|None: # path of a config.json
     except (OSError, ValueError): return None
 
 # %% ../nbs/01_model_spec.ipynb #4bcaf479
+def _llama2(name)->str|None:
+    "What a size of Llama 2 is typed as that has the shape of one of the first Llama, under the names that people give it"
+    m = re.fullmatch(r'(?:meta-)?llama-?(?:2|v2)-?(7|13)b(?:-chat)?(?:-hf)?', str(name).lower().replace('_', '-'))
+    return m and f'llama-{m[1]}b --seq_length 4096'
+
 def _near(name)->str:
     "Known sizes and models here whose names are like this one"
     p = Path(name)
+    if size := _llama2(p.name): return f' (did you mean --model_size {size}?)'
     here = [f for f in p.parent.iterdir() if (f/'config.json').exists() or f.suffix=='.json'] if p.parent.is_dir() else []
     sizes, places = (difflib.get_close_matches(p.name, names, 3, 0.85) for names in (model_zoo, [f.name for f in here]))
     like = [f'--model_size {n}' for n in sizes] + [str(p.parent/n) for n in places]
@@ -639,7 +645,7 @@ def from_size(
     ours = canonical_model_type(model_type)
     if model_size is None: c, default_seq = {'model_type':_default_hf[ours[:-3]]}, None
     elif model_size in model_sizes(ours): c, default_seq = model_zoo[model_size]
-    else: raise GalvatronError(f"--model_size {model_size!r} is not a size of {ours}{''.join(f' (did you mean {n}?)' for n in difflib.get_close_matches(model_size, model_sizes(ours), 1))}; choose from {', '.join(model_sizes(ours))}")
+    else: raise GalvatronError(f"--model_size {model_size!r} is not a size of {ours}{''.join(f' (did you mean {n}?)' for n in [s for s in [_llama2(model_size)] if s] or difflib.get_close_matches(model_size, model_sizes(ours), 1))}; choose from {', '.join(model_sizes(ours))}")
     c = dict(c)
     reshaped = _override(c, overrides, layers)
     pos = _renames[c['model_type']].get('max_position_embeddings', 'max_position_embeddings')

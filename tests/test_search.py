@@ -11,7 +11,7 @@ from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Config, Engine, banner, compare, explain, reasons, report, run_search, search
+from galvatron.search.engine import Config, Engine, banner, changes, compare, explain, reasons, report, run_search, search, typed
 from galvatron.search.bounds import least_budget
 from galvatron.search.join import MOST, joins, parts_of, placed, places
 from galvatron.search.solve import prepare, solve
@@ -329,8 +329,19 @@ def test_nothing_fits():
     r = search(*m, a)
     text = r.engine.nothing_fits()
     need = r.engine.leanest()[0]
-    assert r.plan is None and '1 GiB' in text and 'stage 0' in text and 'optimizer' in text and 'sequence_parallel=True' in text
+    assert r.plan is None and '1 GiB' in text and 'stage 0' in text and 'optimizer' in text and '--sequence_parallel (' in text
     assert search(*m, replace(a, memory_constraint=need*1.001/1024)).plan and not search(*m, replace(a, memory_constraint=need*0.98/1024)).plan
+
+def test_what_would_fit_is_named():
+    "The largest batch that fits, halved more than once, and the fewest nodes; the message is true of both"
+    spec = ModelSpec.from_size('llama_hf', 'llama-7b', seq=4096)
+    *m, a = setup(spec, device='h200', memory_constraint=14, settle_bsz=64, analytic='h200')
+    text = (r := search(*m, a)).engine.nothing_fits()
+    b, = re.findall(r'this would fit: --settle_bsz (\d+) ', text)
+    assert r.plan is None and search(*m, replace(a, settle_bsz=int(b))).plan and not any(search(*m, replace(a, settle_bsz=more)).plan for more in (32, 16, 8, 4) if more>int(b)) and int(b)<32
+    assert 'this would fit: --num_nodes 2 (' in text and search(*setup(spec, 2, device='h200')[:3], replace(a, num_nodes=2)).plan
+    assert '=' not in text.replace('stage 0 of 1', '') and 'no smaller batch' not in text
+    assert all(int(w.split()[1])>=16 for series in changes(replace(a, settle_bsz=50), 16) for w in map(typed, series) if 'settle_bsz' in w)
 
 def test_the_report_tries_the_other_setting_of_switches_where_memory_binds(monkeypatch):
     *m, a = setup(LLAMA, device='h200', memory_constraint=36, settle_bsz=64)
@@ -553,7 +564,7 @@ def test_same_file_for_any_number_of_workers(tmp_path, capsys):
         texts.append(next(out.glob('*.json')).read_bytes())
     assert texts[0]==texts[1]==texts[2]
     said = capsys.readouterr().out
-    for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'one core is enough'): assert words in said
+    for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'billion parameters, 2,048 tokens a sample; 8 GPUs', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'one core is enough'): assert words in said
     assert said.rstrip().endswith(banner('Galvatron Search Engine End Searching'))
 
 def test_small_differences_are_not_zero():

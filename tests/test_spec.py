@@ -175,6 +175,14 @@ def test_no_torch():
     code = "import sys; from galvatron.model_spec import ModelSpec; ModelSpec.from_size('llama_hf', 'llama-7b'); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     subprocess.run([sys.executable, '-c', code], check=True, timeout=60)
 
+def test_names_that_people_give_to_llama_2():
+    "7B and 13B have the shapes of the first Llama with twice the sequence; 70B has one of its own"
+    for n in ('7b', '13b'):
+        for name in (f'llama2-{n}', f'llama-2-{n}', f'Llama-2-{n}-hf', f'llama_2_{n}_chat_hf', f'Llama-v2-{n}'):
+            with pytest.raises(GalvatronError, match=f'did you mean llama-{n} --seq_length 4096[?]'): ModelSpec.from_size('llama_hf', name)
+            with pytest.raises(GalvatronError, match=f'did you mean --model_size llama-{n} --seq_length 4096[?]'): ModelSpec.from_hf(name)
+    with pytest.raises(GalvatronError, match='did you mean llama2-70b[?]'): ModelSpec.from_size('llama_hf', 'llama-2-70b')
+
 def test_a_name_that_is_nowhere_is_said_at_once(tmp_path, monkeypatch):
     "No library's retries: a cache, a few seconds for a server that does not answer, and no server at all for what is no id"
     import socket, time

@@ -6,9 +6,9 @@
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'CLOSING', 'ENOUGH', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES',
            'FEW_LAYERS', 'ORDERS', 'SAME', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC',
            'WORTH', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult',
-           'search', 'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare', 'typed', 'explain',
-           'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed', 'final_lines',
-           'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
+           'search', 'typed', 'changes', 'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare',
+           'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed',
+           'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, os, sys, time
@@ -932,19 +932,49 @@ def leanest(
 HELPS = dict(default_dp_type='zero2', disable_ckpt=0, disable_sdp=0, disable_tp=0, disable_vtp=0, disable_pp=0, search_space='full', sp_space='tp+sp', sequence_parallel=True, embed_sdp=None, settle_chunk=-1,
              async_grad_reduce=False, fine_grained_mode=1, pin=[])
 
+def typed(
+    change:dict, # {option: value}
+) -> str:
+    "Options as they are typed behind the others of a command; `without` for those that have to be taken away"
+    def one(name, v):
+        if isinstance(v, bool): return f'--{name}' if v else f'--no_{name}' if SearchArgs.__dataclass_fields__[name].default else f'--{name} false'
+        return f'without --{name}' if v in (None, []) else f'--{name} {v}'
+    return ' '.join(one(name, v) for name, v in change.items())
+
+def changes(
+    args:SearchArgs,
+    dp:int=1, # Data-parallel groups of the leanest plan
+) -> list: # of [change, ...]; of each the first that fits counts
+    "What may help where nothing fits: each switch, smaller batches down to a sample for each group, more nodes"
+    a = args
+    one = [{k: v} for k, v in HELPS.items() if getattr(a, k)!=v] + [{k: 2*getattr(a, k)} for k in ('max_tp_deg', 'max_pp_deg') if 2*getattr(a, k)<=a.world_size]
+    smaller = [{'settle_bsz': a.settle_bsz>>n} for n in range(1, a.settle_bsz.bit_length()) if a.settle_bsz>>n >= dp] if a.settle_bsz>0 else []
+    return [[c] for c in one] + [smaller, [{'num_nodes': n*a.num_nodes} for n in (2, 4)]]
+
+# %% ../../nbs/12_search.engine.ipynb #a6877962
 @patch
-def advice(self:Engine, need) -> list: # (what to change, MiB that the leanest plan would need, True if it would need that at least)
-    "Switches that may lower what the leanest plan needs; where already a bound does not fit, no plan is looked for"
-    a, out = self.args, []
-    changes = [{k: v} for k, v in HELPS.items() if getattr(a, k)!=v] + [{k: 2*getattr(a, k)} for k in ('max_tp_deg', 'max_pp_deg') if 2*getattr(a, k)<=a.world_size]
-    if a.settle_bsz>1: changes.append({'settle_bsz': a.settle_bsz//2})
-    for change in changes:
-        try: lean = (other := Engine(self.spec, self.hardware, self.profile, replace(a, **change))).lean_chains()
-        except GalvatronError: continue
-        least = lean[0][0]*(1+RESERVE)+context_mib(self.hardware) if lean else np.inf
-        only = least > a.memory_mib
-        if not only: least = other.leanest(ROUGHLY, lean)[0]
-        if least < need*0.99: out.append((' '.join(f'{k}={v}' for k, v in change.items()), least, only))
+def changed(self:Engine, change) -> 'Engine':
+    "The same search after a change; for memory, further nodes need not be measured"
+    a, hw = replace(self.args, **change), self.hardware
+    if a.num_nodes!=hw.num_nodes: hw = replace(HardwareProfile.analytic(a.analytic or 'h200', a.num_nodes, a.num_gpus_per_node), device=hw.device, meta=hw.meta)
+    return Engine(self.spec, hw, self.profile, a)
+
+@patch
+def advice(self:Engine, need, dp=1) -> list: # (what to change, MiB that the leanest plan would need, True if it would need that at least)
+    "Changes that may lower what the leanest plan needs; where already a bound does not fit, no plan is looked for"
+    budget, out = self.args.memory_mib, []
+    for series in changes(self.args, dp):
+        tips = []
+        for change in series:
+            try: lean = (other := self.changed(change)).lean_chains()
+            except GalvatronError: continue
+            least = lean[0][0]*(1+RESERVE)+context_mib(other.hardware) if lean else np.inf
+            only = least > budget
+            if not only: least = other.leanest(ROUGHLY, lean)[0]
+            if budget < least <= budget*(1+ROUGHLY) and not only: least = other.leanest(CLOSE, lean)[0]
+            tips.append((typed(change), least, only))
+            if least <= budget: break
+        out += [t for t in sorted(tips, key=lambda t: t[1])[:1] if t[1] < need*0.99 or t[1] <= budget]
     return sorted(out, key=lambda o: o[1])
 
 # %% ../../nbs/12_search.engine.ipynb #086a5fd0
@@ -962,11 +992,11 @@ def nothing_fits(self:Engine) -> str:
     j = max(range(plan.pp_deg), key=lambda i: p.stages[i].peak_mib)
     terms = sorted(p.stages[j].memory.items(), key=lambda t: -t[1])[:3]
     text = [f'no plan fits into {have}: the leanest one needs {_gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({_gib(v)})" for k, v in terms)}']
-    tips = self.advice(need)
+    tips = self.advice(need, min(s.dp(plan.stage_size(self.args.world_size)) for s in plan.layers))
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
-    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m, _ in fits[:4]]
+    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m, _ in fits[:4]+[t for t in fits[4:] if t[0].startswith(('--settle_bsz', '--num_nodes'))]]
     elif tips: text += [f"what may help most: {w} ({'at least ' if only else ''}{_gib(m)})" for w, m, only in tips[:3]] + ['but none of it is enough alone']
-    else: text.append('no switch of the search and no smaller batch lowers that')
+    else: text.append('no switch of the search, no smaller batch and no further nodes lower that')
     return '\n  '.join(text)
 
 # %% ../../nbs/12_search.engine.ipynb #9b8fb183
@@ -1046,16 +1076,6 @@ def compare(p:Prediction, q:Prediction) -> str:
 # %% ../../nbs/12_search.engine.ipynb #5fa9f9e8
 WORTH = 0.005 # of the time: less is no reason to set a switch
 
-def typed(
-    change:dict, # {option: value}
-) -> str:
-    "Options as they are typed behind the others of a command; `without` for those that have to be taken away"
-    def one(name, v):
-        if isinstance(v, bool): return f'--{name}' if v else f'--no_{name}' if SearchArgs.__dataclass_fields__[name].default else f'--{name} false'
-        return f'without --{name}' if v in (None, []) else f'--{name} {v}'
-    return ' '.join(one(name, v) for name, v in change.items())
-
-# %% ../../nbs/12_search.engine.ipynb #14c5708b
 @patch
 def switches(self:Engine) -> list: # of changes
     "The other setting of each switch that changes only how a plan runs"
@@ -1234,9 +1254,9 @@ def reasons(r:SearchResult) -> list:
 def report(r:SearchResult) -> str:
     "Everything a search has to say"
     e, a = r.engine, r.engine.args
-    b = e.sweep()
+    b, tokens = e.sweep(), f', {e.spec.seq:,} tokens a sample' if e.spec.vocab else ''
     lines = [banner('Galvatron Search Engine Start Searching'),
-             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters; {a.world_size} GPUs; {e.hardware.name}{e.pricer.remark}',
+             f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters{tokens}; {a.world_size} GPUs; {e.hardware.name}{e.pricer.remark}',
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
     if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
     lines += assumed(e)
