@@ -27,7 +27,7 @@ from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of,
 from ..model_spec import HALF, LayerType, ModelSpec
 from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, several, text_table
 from ..profile.files import HardwareProfile, ModelProfile, form_of
-from ..ranks import pair_count, stage_count
+from ..ranks import communicators
 
 # %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
 def in_flight(
@@ -216,7 +216,7 @@ def communicator_mib(hardware:HardwareProfile) -> float:
 
 def further_communicators(plan:Plan, stage:int, world_size:int, spec:ModelSpec, options:RunOptions) -> int: # beside the world's
     "Communicators that a rank of a stage needs for its own stage and for its neighbours"
-    return pair_count(stage, plan.pp_deg, world_size, spec.tied) + stage_count(plan, stage, world_size, options, spec)
+    return communicators(plan, stage, world_size, options, spec.tied, spec) - (world_size>1)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #92c7c9cc
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
+from fastcore.basics import patch
+
 from ..plan import GalvatronError
 
 # %% ../../nbs/28_runtime.launch.ipynb #85a9d83a
@@ -343,23 +345,26 @@ class _Nodes:
             return self.heard or (self._end(first) if json.loads(first)!=mine else None)
         except RuntimeError: return (self.heard or (1, LOST.format(*self.at))) if code else None # of nodes that have done their work, node 0 may be the first to leave
 
-    def absent(self)->list:
-        "Nodes that have not come to the meeting"
-        try: return [i for i,k in enumerate(self.keys) if not self.store.check([k])]
-        except RuntimeError: return []
-
-    def meet(self, seconds:float):
-        "Wait until all nodes are there, open to signals, as torchrun's own waiting is not"
-        end = time.time()+seconds
-        while time.time()<end:
-            try:
-                if self.store.check(self.keys): return
-            except RuntimeError: pass # the watch sees it too, and ends this process
-            time.sleep(.1)
-        raise TimeoutError
-
 LOST = 'node 0 ({}:{}) has ended or is no longer reached; see its output'
 END, DONE = 'galvatron/end', b'done' # the first node's last word; the last beat of a node that has done its work
+
+# %% ../../nbs/28_runtime.launch.ipynb #7a3cb143
+@patch
+def absent(self:_Nodes)->list:
+    "Nodes that have not come to the meeting"
+    try: return [i for i,k in enumerate(self.keys) if not self.store.check([k])]
+    except RuntimeError: return []
+
+@patch
+def meet(self:_Nodes, seconds:float):
+    "Wait until all nodes are there, open to signals, as torchrun's own waiting is not"
+    end = time.time()+seconds
+    while time.time()<end:
+        try:
+            if self.store.check(self.keys): return
+        except RuntimeError: pass # the watch sees it too, and ends this process
+        time.sleep(.1)
+    raise TimeoutError
 
 # %% ../../nbs/28_runtime.launch.ipynb #2e799d16
 def _end_ranks(nproc:int, over):
