@@ -68,7 +68,8 @@ def low_precision():
             for step in range(2):
                 scale = scaler.tensor(model.place.device) if precision=='fp16' else None
                 losses[precision].append(pipeline.step(rows(model, step), scale).item())
-                assert all(p.dtype==p.grad.dtype==torch.float32 for p in model.parameters())
+                for u in model.units:                                       # of several micro-batches, what is reduced once may stay as it was sent
+                    assert all(p.dtype==torch.float32 and p.grad.dtype in (torch.float32, model.dtype if u.sharded else None) for p in u.module.parameters())
                 if scale is None:
                     clip_grad_norm(model, 1.)
                     opt.step()
@@ -176,18 +177,18 @@ def stages_hold_what_the_schedule_says():
             found[pp,kind] = len(refs), most[0], in_flight(model.place.stage, pp, 6, kind)
     assert all(n==6 and most==want for n,most,want in found.values()), found
 
-def zero3_gathers_one_layer_at_a_time():
-    "While a unit runs, forward or backward, no other one has whole parameters; after a backward nobody has whole gradients if each is reduced"
+def zero3_gathers_one_layer_ahead():
+    "While a unit runs, forward or backward, only it and the next one have whole parameters; after a backward nobody has whole gradients if each is reduced"
     model = StageModel(spec_of('llama'), Plan((S(dp_type='zero3'),)*4, V(embed_sdp=True), chunks=2, global_bsz=8), RunOptions('fp32', async_grad_reduce=False))
     found = []
-    def whole_units(): return sum(not isinstance(next(u.module.parameters()), DTensor) for u in model.units)
+    def whole_units(): return sum(any(w.untyped_storage().size() for w in u.copies.copies.values()) for u in model.units)
     def note(m, a, out):
         found.append(whole_units())
         if out.requires_grad: out.register_hook(lambda g: found.append(whole_units()))
     assert all(u.sharded for u in model.units)
     for u in model.units[1:-1]: u.module.register_forward_hook(note)
     Pipeline(model).step(rows(model))
-    assert len(found)==2*2*4 and max(found)==1 and whole_units()==0, found
+    assert len(found)==2*2*4 and set(found)=={2} and whole_units()==0, found
     assert all(p.grad.to_local().numel()<=-(-p.shape[0]//4)*p[0].numel() for p in model.parameters())
 
 def gathered_inputs_are_not_saved():
@@ -261,7 +262,7 @@ def compiled_layers():
     finally: torch.compile, LayerType.halves_from = inductor, least
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
-         gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_at_a_time]
+         gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_ahead]
 ON_TWO = [compiled_layers] # compiling is what costs, on every rank
 
 def run_all(cases):

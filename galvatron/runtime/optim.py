@@ -14,7 +14,8 @@ from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError
 from .collectives import fused, in_rows, local, put_back
-from .stage import StageModel, exact_gradient, renew
+from .sharding import exact_gradient, renew
+from .stage import StageModel
 
 # %% ../../nbs/26_runtime.optim.ipynb #41132cf7
 @torch.no_grad()

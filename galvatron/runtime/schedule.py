@@ -50,11 +50,7 @@ def set_backward(self:StageModel,
     "Prepare the units for the next backward"
     reduce = last or not self.options.async_grad_reduce
     for u in self.units:
-        if u.copies: u.copies.last = last
-        if not u.sharded: continue
-        u.module.set_requires_gradient_sync(reduce)
-        u.module.set_reshard_after_backward(last or u.strategy.dp_type=='zero3')
-    if any(u.sharded for u in self.units): self.set_is_last_backward(last)
+        if u.copies: u.copies.last, u.copies.due = last, reduce
 
 # %% ../../nbs/25_runtime.schedule.ipynb #cb4f6c9c
 class Pipeline:
@@ -151,8 +147,9 @@ def step(self:Pipeline,
     "Forward and backward of a step; the gradients are complete when it returns"
     if not self.model.training: self.model.train() # it visits every module
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
+    once = len(micro_batches)==1
     for u in self.model.units:
-        if u.copies: u.copies.low, u.copies.more = self.model.low_gradients and len(micro_batches)==1, {} # a step that failed may have left some
+        if u.copies: u.copies.begin(self.model.low_gradients and (once or u.sharded and self.model.options.async_grad_reduce)) # nothing is added to them
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches, loss_scale)
     self.model.finish_gradients()
     self.steps += 1
@@ -167,5 +164,6 @@ def evaluate(self:Pipeline,
     self.model.eval()
     todo = [('F', i) for i in range(len(micro_batches))]
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches)
-    for u in self.model.units: u.sharded and u.module.reshard()
+    for u in self.model.units:
+        if u.copies: u.copies.release()
     return loss
