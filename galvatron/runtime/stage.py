@@ -121,7 +121,8 @@ class Unit:
     "Embedding, one layer or head: module, strategy and the rules of its parameters"
     def __init__(self, name, module, context, rules, names, shapes, streams=1, flops=0.):
         self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams, self.flops = name, module, context, rules, names, shapes, streams, flops
-        self.strategy, self.copies, self.sharded, self.before = context.strategy, None, False, None # the sharded unit before it
+        self.strategy, self.copies, self.sharded = context.strategy, None, False
+        self.before, self.turns = None, False               # the sharded unit before it; whether its backward follows its forward at once
         self.drops = drops(module)
 
 # %% ../../nbs/24_runtime.stage.ipynb #7e160335
@@ -157,7 +158,8 @@ def hooked(self:Unit)->bool:
 @patch
 def let_go(self:Unit):
     "Release working copies that no backward waits for"
-    if self.copies and (self.copies.brief or not (torch.is_grad_enabled() or self.sharded)): self.copies.release()
+    trains = torch.is_grad_enabled()
+    if self.copies and (self.copies.brief and not (trains and self.turns) or not (trains or self.sharded)): self.copies.release()
 
 @patch
 def _turn(self:Unit, gradient):
@@ -232,9 +234,17 @@ class StageModel(nn.Module):
         self.contexts, self.units, self.parts, self._rope = {}, [], nn.ModuleDict(), {}
         self._globals = None
         self._build(config or spec.hf_config())
-        sharded = [u for u in self.units if u.sharded]
-        for before,u in zip(sharded, sharded[1:]): u.before = before
+        self._link()
         self.runs = joined(self.units)
+
+# %% ../../nbs/24_runtime.stage.ipynb #100a7d13
+@patch
+def _link(self:StageModel):
+    "Tell sharded units which one to gather ahead, and the last two of the model that they need not be gathered again for the backward"
+    sharded = [u for u in self.units if u.sharded]
+    for before,u in zip(sharded, sharded[1:]): u.before = before
+    if self.place.last and not (self.place.pp>1 and self.plan.pipeline_type=='gpipe'):
+        for u in sharded[-2:]: u.turns = u in self.units[-2:]
 
 # %% ../../nbs/24_runtime.stage.ipynb #f53ee47e
 @patch
