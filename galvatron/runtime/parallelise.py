@@ -31,7 +31,7 @@ from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
 from .alibi import with_alibi
 from .collectives import all_to_all, compiled, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
-from .overlap import OPTIONS, halve
+from .overlap import OPTIONS, SHARDED, halve
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #a56b236e
 class Context:
@@ -44,6 +44,7 @@ class Context:
         self.tp, self.sp = (1 if g is None else g.size() for g in (self.tp_group, self.sp_group))
         self.sequence_parallel = place.options.sequence_parallel and self.tp>1
         self.strategy, self.layout, self.mesh, self.me = strategy, place.layout(strategy), place.mesh(strategy), place.me
+        self.shares = self.mesh is not None and self.mesh['rep'].size()*self.mesh['shard'].size()>1 # its parameters, with other ranks
         self.dropout = self.note = None                                # of the layer, and of the region, that is running
 
     def enter(self, x:Tensor)->Tensor:
@@ -504,11 +505,12 @@ def bare_forwards(
 def compile_forward(
     layer:nn.Module, # whose forward
     halves_from:int=0, # it contains messages, and runs on two halves of this many samples or more; 0: it contains none
+    shared:bool=False, # other ranks have its parameters, too
 ):
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     layer.whole = layer.forward
     if halves_from: halve(layer, halves_from)
-    layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=OPTIONS if halves_from else None), True
+    layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=OPTIONS if halves_from else SHARDED if shared else None), True
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
@@ -535,6 +537,6 @@ def parallelise(
         mod,_,attr = path.rpartition('.')
         setattr(layer.get_submodule(mod), attr, getattr(layer.get_submodule(mod), attr)//context.tp)
     apart = context.tp>1 and not context.sequence_parallel and drops(layer) # needs seeds at the edges of regions
-    if compile and not apart: compile_forward(layer, halves_from if max(context.tp, context.sp)>1 else 0)
+    if compile and not apart: compile_forward(layer, halves_from if max(context.tp, context.sp)>1 else 0, context.shares)
     seeded(layer, context)
     return rules

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .collectives import fused, in_rows, local, put_back
+from .overlap import forget, turn
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #096b082d
 @torch.no_grad()
@@ -252,6 +253,7 @@ class SharedCopies(WorkingCopies):
         self.shapes = {q: _part(p).shape for p,q in rows.items()} # of the copies
         self.same = self.whole and all(_part(p).dtype==dtype for p in rows) # copies are the parameters' own memory
         self.renewed = self.whole and not self.same
+        self.then = lambda f: f()                    # when a reduction begins
 
     def fill(self):
         "Begin to fill all copies that are not of the parameters as they are"
@@ -292,6 +294,7 @@ def release(self:SharedCopies):
 def begin(self:SharedCopies, low:bool):
     WorkingCopies.begin(self, low)
     self.sums = {}
+    forget()
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #1b8a0867
 @patch
@@ -309,7 +312,10 @@ def _add(self:SharedCopies, p, w):
 def add_up(self:SharedCopies):
     "What follows a backward: exchange the gradients if that is due, and let go of the copies"
     self.more = {}
-    if self.due and self.sums: self._reduce()
+    turn()
+    if self.due and self.sums:
+        self.beside.settle()
+        self.then(self._reduce)
     if self.brief or self.last: self.release()
 
 @patch

@@ -25,7 +25,7 @@ from ..model_spec import HALF
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from .collectives import vocab_cross_entropy, vocab_embed
 from .groups import Place
-from .overlap import Chain, by_sample
+from .overlap import Chain, by_sample, later, turn
 from .parallelise import Context, Pieces, Recipe, Rule, at_rest, compile_forward, drops, fly, from_rest, fuse_norms, in_flight, parallelise, recipe_of, seed_of, seeded, sow, token_slice
 from .redistribute import redistribute
 from .sharding import SharedCopies, WorkingCopies, add_over, beside, exact_gradient
@@ -134,7 +134,7 @@ def shard(self:Unit,
     "Give the parameters working copies, shared by the ranks of data parallelism; full precision on a mesh of one rank needs none"
     s, mesh, dtype = self.strategy, self.context.mesh, COMPUTE[options.mixed_precision]
     low = dtype!=REST[options.mixed_precision]
-    self.sharded = mesh is not None and mesh['rep'].size()*mesh['shard'].size()>1
+    self.sharded = self.context.shares
     if self.sharded:
         message = torch.float32 if low and options.reduce_in_fp32 else dtype
         self.copies = SharedCopies(self.module, mesh, s.dp_type, dtype, message, beside(device))
@@ -162,11 +162,16 @@ def let_go(self:Unit):
     if self.copies and (self.copies.brief and not (trains and self.turns) or not (trains or self.sharded)): self.copies.release()
 
 @patch
+def at_attention(self:Unit, f):
+    "Call `f` when the unit comes to its attention; now, if it will not tell"
+    later(f) if self.sharded and getattr(self.module, 'compiled', False) else f()
+
+@patch
 def _turn(self:Unit, gradient):
     "Its backward comes: what it reads must be there, and what the unit before it reads is gathered meanwhile"
     self.copies.fill()
     self.copies.arrive()
-    if self.before: self.before.copies.fill()
+    if self.before: self.at_attention(self.before.copies.fill)
 
 @patch
 def __call__(self:Unit, *args, **kwargs):
@@ -185,7 +190,7 @@ GRAPH = 4 # layers; more save little more, and take as much longer to compile
 
 class Joint:
     "Units that run as one graph"
-    sharded = False
+    sharded, at_attention = False, staticmethod(lambda f: f())
     def __init__(self, units:list):
         self.units, self.name, self.context, self.drops = units, units[0].name, units[0].context, False
         self.chain = Chain([u.module for u in units])
@@ -242,7 +247,7 @@ class StageModel(nn.Module):
 def _link(self:StageModel):
     "Tell sharded units which one to gather ahead, and the last two of the model that they need not be gathered again for the backward"
     sharded = [u for u in self.units if u.sharded]
-    for before,u in zip(sharded, sharded[1:]): u.before = before
+    for before,u in zip(sharded, sharded[1:]): u.before, u.copies.then = before, before.at_attention
     if self.place.last and not (self.place.pp>1 and self.plan.pipeline_type=='gpipe'):
         for u in sharded[-2:]: u.turns = u in self.units[-2:]
 
@@ -358,6 +363,7 @@ def finish_gradients(self:StageModel):
     shares = {}
     for u in self.units:
         if u.copies: u.copies.add_up()
+    turn()
     beside(self.place.device).settle()
     for g in self.named_global_parameters():
         if g.rule.partial and g.param.grad is not None: shares.setdefault(g.unit.context.tp_group, []).append(exact_gradient(g.param))
@@ -492,7 +498,7 @@ def forward(self:StageModel,
     inputs = inputs if isinstance(inputs, dict) else dict(tokens=inputs)
     for unit,behind in zip(self.runs, [*self.runs[1:], None]):
         for u in (unit, behind):
-            if u and u.sharded: u.copies.fill()
+            if u and u.sharded: u.copies.fill() if u is unit else unit.at_attention(u.copies.fill)
         more = documents.arguments(unit, seq)
         seeds = dict(dropout_seed=seed_of(self.seed, draw, unit.name)) if unit.drops and draw is not None and self.training else {}
         if unit.name=='embed': x = unit(**inputs, **more, **seeds)
