@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from galvatron.model_spec import ModelSpec
-from galvatron.plan import GalvatronError
+from galvatron.plan import GalvatronError, RunOptions
 from galvatron.profile.files import MIB, OPS, HardwareProfile, ModelProfile, documented_text, hardware_files, model_files, write_text
 from galvatron.profile import hardware, model
 from galvatron.profile.hardware import ProfileHardwareArgs, groups_to_measure, profile_hardware
@@ -476,15 +476,17 @@ def test_formulas_do_not_replace_what_was_measured(shipped, tmp_path):
 @pytest.mark.parametrize('which', ['model', 'hardware'])
 def test_what_was_measured_in_another_way_is_not_gone_on_with(which, tmp_path, monkeypatch):
     from galvatron.profile import files
-    a = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1', profile_type='memory')
+    a, now = replace(TINY, output_dir=str(tmp_path), batches='1', widths='1', profile_type='memory'), files.METHODS[which]
     args = ProfileHardwareArgs(num_gpus_per_node=1, device='cpu', end_mb=1, scale=16, output_dir=str(tmp_path))
     run = (lambda: profile_model(replace(a, batches='1,2'), SPEC)) if which=='model' else lambda: profile_hardware(args)
     profile_model(a, SPEC) if which=='model' else profile_hardware(args)
     before = content(tmp_path)
     with monkeypatch.context() as mp:
-        mp.setitem(files.METHODS, which, 2)
-        assert 'method 1, now 2' in says(run) and content(tmp_path)==before
+        mp.setitem(files.METHODS, which, 9)
+        assert f'method {now}, now 9' in says(run) and content(tmp_path)==before
+    monkeypatch.setitem(files.METHODS, which, 1)
     rich = next(tmp_path.glob('*_profile_*'))
+    rich.write_text(rich.read_text().replace(f'"method": {now}', '"method": 1'))
     rich.write_text(rich.read_text().replace(', "method": 1', '')) # of before there were numbers
     assert '"method": 1' not in rich.read_text() and run()
 
@@ -601,16 +603,46 @@ def test_every_run_follows_every_other_equally_often(monkeypatch):
     d = Moody(0., 1.)
     monkeypatch.setattr(model, 'once_ms', d.once_ms)
     model.alternate({n:[lambda n=n: (n, 1.)] for n in 'abcdef'}, torch.device('cpu'), 0., least=4)
-    warm,rest = d.order[:12],d.order[12:]
-    assert warm==[*'abcdef']*2 and len(rest)==1+6*6 # two rounds of warming, one call for the host, as many rounds as runs
+    first,rest = d.order[:6],d.order[6:]
+    assert first==[*'abcdef'] and len(rest)==1+6*6 # a round to see how long it takes, one call for the host, as many rounds as runs
     pairs = [p for i in range(1, 37, 6) for p in zip(rest[i:i+6], rest[i+1:i+6])]
     assert len(pairs)==len({*pairs})==30
 
 def test_warming_lasts_as_long_as_asked(monkeypatch):
+    "In time, whatever a first round claims that was slow; what counts follows"
     monkeypatch.setattr(model, 'once_ms', lambda calls, device: [c() for c in calls])
     ran = []
-    model.alternate({'a':[lambda: (ran.append(1), 10.)[1]]}, torch.device('cpu'), 0., heat_ms=95., least=4)
-    assert len(ran)==1+10+1+4 # the first round may compile and does not count; then warming, a lead, what is kept
+    def work(): ran.append(time.perf_counter()); time.sleep(.005); return 10.
+    for heat_ms,least in ((95., .085), (0., 0.)):
+        ran.clear()
+        model.alternate({'a':[work]}, torch.device('cpu'), 0., heat_ms=heat_ms, least=4)
+        assert ran[-5]-ran[0]>=least and len(ran)>=1+(heat_ms>0)+1+4 # the first round is 10 ms of it by the clock of the device; a lead, and what is kept
+    assert len(ran)==1+1+4
+
+def test_warming_never_waits_for_the_pass_it_has_just_issued(monkeypatch):
+    "Passes follow each other without a stop, and Python is not far ahead"
+    seen = []
+    class Mark:
+        def __init__(self): self.of = seen.count('pass')
+        def synchronize(self): seen.append(self.of)
+    monkeypatch.setattr(torch.cuda, 'current_stream', lambda device: type('', (), dict(record_event=lambda self: Mark()))())
+    model.heat([lambda: None, lambda: (seen.append('pass'), time.sleep(.002))], type('', (), dict(type='cuda'))(), 20.)
+    n = seen.count('pass')
+    assert n>=2 and seen==['pass', *(s for k in range(1, n) for s in ('pass', k))]
+
+def test_how_long_a_device_is_warmed(monkeypatch):
+    "In full by default; a sweep that asks for less still warms a device that has rested"
+    asked = []
+    monkeypatch.setattr(model, 'times', lambda b, task, budget_ms, heat_ms: asked.append(heat_ms))
+    monkeypatch.setattr(model, 'Bench', lambda *args: None)
+    def heat_ms(rest_s, settle_ms=None, compile=False, device='cuda'):
+        r = type('', (), dict(device=torch.device(device), options=RunOptions(compile=compile)))()
+        model.run_task(model.Task('tp', 1, 1, (32,), kinds=()), r, ProfileModelArgs() if settle_ms is None else ProfileModelArgs(settle_ms=settle_ms), {'time'}, False, rest_s)
+        return asked.pop()
+    assert {heat_ms(rest) for rest in (0., 1., 100.)}=={1500.} and heat_ms(1., device='cpu')==0
+    assert [heat_ms(rest, 40.) for rest in (0., 1., 100.)]==[40., 500., 1500.] and heat_ms(0., 0.)==0
+    assert heat_ms(0., 40., compile=True)==1500. and heat_ms(0., 4000.)==4000.
+    assert 'settle_ms -1 (allowed: 0 or more)' in says(ProfileModelArgs(settle_ms=-1).check)
 
 def test_times_of_two_alternations_are_not_compared(tmp_path):
     a = replace(TINY, output_dir=str(tmp_path), widths='1', batches='2')

@@ -35,7 +35,7 @@ def measure(name, folder, seconds, o, batches, cap, widths='', lengths=None, bud
     seqs = ['16' if o.tiny else ALSO[name]] if lengths=='also' else ('32,64,128' if o.tiny else MODELS[name][1]).split(',')[:lengths]
     spec = spec_of(name, o.tiny)
     profile_model(ProfileModelArgs(profile_type='all', profile_mode='static', profile_seq_length_list=','.join(seqs), max_tp_deg=8, mixed_precision=o.precision, layernum_max=o.layernum_max,
-                  compile=o.compile, budget_ms=min(budget_ms, 10*o.budget_ms) or o.budget_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
+                  compile=o.compile, budget_ms=min(budget_ms, 10*o.budget_ms) or o.budget_ms, settle_ms=o.settle_ms, max_tokens=cap//64 if o.tiny else cap, output_dir=str(folder), device=o.device, batches=batches, widths=widths, time_limit=seconds), spec)
     return spec
 
 def report(folder, spec, precision):
@@ -162,6 +162,7 @@ def main():
     p.add_argument('--out'); p.add_argument('--unpack'); p.add_argument('--keep', action='store_true'); p.add_argument('--hardware', action='store_true'); p.add_argument('--tiny', action='store_true')
     p.add_argument('--models', nargs='*'); p.add_argument('--minutes', type=float, default=9.); p.add_argument('--budget_ms', type=float)
     p.add_argument('--missing', action='store_true'); p.add_argument('--compare', nargs='*'); p.add_argument('--shipped', default=ROOT/'model_zoo')
+    p.add_argument('--settle_ms', type=float, default=40.) # and half of a longer rest: with the default of a profile the sweep of all models would take twice its ten minutes
     p.add_argument('--precision', default='bf16'); p.add_argument('--device', default=''); p.add_argument('--compile', action='store_true'); p.add_argument('--layernum_max', type=int, default=3)
     o = p.parse_args()
     if o.unpack: return unpack(o.unpack, keep=o.keep)

@@ -368,6 +368,10 @@ def _add_shared_table(cost, head, table, setting):
     cost.transient['fresh gradients'] = cost.transient['fresh gradients'] + more
     cost.turn = *cost.turn[:2], cost.turn[2]+more, *cost.turn[3:]
     if head and copied: cost.states['working copy'] += table*compute/MIB
+    if (rate := setting.hardware.copy_gbps*1e6): # what the second use adds: the head's with several micro-batches, or the embedding's to the one gradient of the head
+        ms = table*(2*master+compute)/rate
+        alone = 0.0 if head else ms + table*(master+compute)*copied/rate
+        cost.backward['gradient copies'] = cost.backward['gradient copies'] + np.where(setting.accumulate, ms if head else 0.0, alone)
 
 # %% ../../nbs/07_cost.layer.ipynb #a3be33f6
 def _add_moment(cost, peak, held):

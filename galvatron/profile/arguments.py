@@ -47,6 +47,7 @@ class ProfileModelArgs:
     batches:str='' # Batches to measure, separated by commas, in place of those of the mode
     max_tokens:int=0 # Leave out points with more tokens; 0: none
     budget_ms:float=0. # Time for the repetitions of one timing; 0: 100 on a GPU, 40 on a CPU
+    settle_ms:float=1500. # Full load before a timing on a GPU, ms, until its clock is that of a long step; if less, still half of the rest before it, up to 1500
     time_limit:float=0. # Seconds after which no further point is begun; a rerun goes on from there. 0: none
     output_dir:str='configs' # Where the files go
     device:str='' # cuda or cpu; empty: cuda if there is one
@@ -54,7 +55,7 @@ class ProfileModelArgs:
     force:bool=False # Begin anew: all that was measured goes, also of another machine
 
 # %% ../../nbs/03a_profile.arguments.ipynb #87f6c6d1
-_at_least = dict(profile_batch_size=1, profile_batch_size_step=1, profile_seq_length_step=1, layernum_min=1, max_tp_deg=1, max_tokens=0, budget_ms=0, time_limit=0)
+_at_least = dict(profile_batch_size=1, profile_batch_size_step=1, profile_seq_length_step=1, layernum_min=1, max_tp_deg=1, max_tokens=0, budget_ms=0, settle_ms=0, time_limit=0)
 _of_mode = dict(profile_min_batch_size='batch', profile_max_batch_size='batch', profile_min_seq_length='sequence', profile_max_seq_length='sequence', profile_seq_length_list='static and batch')
 
 MEASURED = dict(computation={'time'}, memory={'memory'}, all={'time','memory'}) # by profile_type

@@ -472,7 +472,7 @@ def digest(self:HardwareProfile)->str:
     return _digest(self)
 
 # %% ../../nbs/03_profile.files.ipynb #59e2906c
-METHODS = dict(hardware=1, model=1) # the way of measuring, by kind of profile
+METHODS = dict(hardware=1, model=2) # the way of measuring, by kind of profile
 
 def _gives_way(path, profile, machine, analytic, shared='')->bool: # Whether it came with the package and is another machine's
     "Refuse to go on from, or to replace, a profile of another machine; `shared` names a file of both"

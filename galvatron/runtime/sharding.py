@@ -85,12 +85,6 @@ class WorkingCopies:
 # %% ../../nbs/23c_runtime.sharding.ipynb #2fa026f7
 def _like(p, t): return DTensor(t, p._spec, requires_grad=False) if isinstance(p, DTensor) else t # `from_local` takes 10 times as long, for every parameter in every step
 
-@torch.no_grad()
-def exact_gradient(p)->Tensor: # plain, local
-    "The gradient of a parameter, in the precision of the parameter from now on"
-    if p.grad.dtype!=p.dtype: p.grad = _like(p, local(p.grad).to(p.dtype))
-    return local(p.grad)
-
 def _add_to(*pairs):
     for to,x in zip(pairs[::2], pairs[1::2]): to.add_(x)
 
@@ -103,6 +97,19 @@ def _each(f, pairs):
     if rows := [x for pair in rows if pair for x in pair]: fused(f, *rows)
     f(*(x for pair in rest if pair for x in pair))
 
+@torch.no_grad()
+def _make_exact(params):
+    "Bring gradients to the precision of their parameters"
+    low = [(p, _part(p.grad).contiguous()) for p in params if p.grad is not None and p.grad.dtype!=p.dtype]
+    exact = [torch.empty_like(g, dtype=p.dtype) for p,g in low]
+    _each(_copy_to, [(to, g) for to,(_,g) in zip(exact, low)])
+    for to,(p,_) in zip(exact, low): p.grad = _like(p, to)
+
+def exact_gradient(p)->Tensor: # plain, local
+    "The gradient of a parameter, in the precision of the parameter from now on"
+    _make_exact([p])
+    return local(p.grad)
+
 # %% ../../nbs/23c_runtime.sharding.ipynb #713672f9
 @patch
 def _add(self:WorkingCopies, p, w):
@@ -110,16 +117,19 @@ def _add(self:WorkingCopies, p, w):
     g, w.grad = w.grad, None
     if p in self.more: self.add_up()                   # the backward before did not bring all of them
     self.more[p] = None if p.grad is None else (exact_gradient(p), g.contiguous()) # a tied table may have one, from its other unit, where its neighbours have none
-    if p.grad is None: p.grad = _like(p, g if self.low else g.to(p.dtype))
+    if p.grad is None: p.grad = _like(p, g if self.low or _takes_any(p) else g.to(p.dtype))
     if len(self.more)==self.trained: self.add_up()     # one call for a unit: it takes Python as long as one for a parameter
     if self.last or self.brief: self._empty(p, w)
+
+def _takes_any(p): return getattr(p, 'grad_dtype', p.dtype) is None # a gradient of any precision may be attached
 
 @patch
 @torch.no_grad()
 def add_up(self:WorkingCopies):
-    "Add the gradients that have come to those that are there"
-    pairs, self.more = list(filter(None, self.more.values())), {}
-    _each(_add_to, pairs)
+    "Add the gradients that have come to those that are there; the first become exact, unless nothing will be added to them"
+    came, self.more = self.more, {}
+    if not self.low: _make_exact([p for p,pair in came.items() if pair is None])
+    _each(_add_to, list(filter(None, came.values())))
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #34d4ead9
 def own_rows(
