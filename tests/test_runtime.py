@@ -79,6 +79,22 @@ def test_gradients_are_added_up_before_the_next_micro_batch(kind):
     pipeline.step(micro_batches(model, inputs(model.spec, 0, 4)))
     assert left==[[], []]
 
+@pytest.mark.parametrize('kind', ['gpt', 't5'])
+def test_the_first_gradients_of_a_unit_become_exact_together(kind, monkeypatch):
+    "With an optimizer that takes gradients in any precision: one call for a unit, and the same numbers as one by one; a tied table has two uses"
+    from galvatron.runtime import sharding
+    calls, make, grads = [], sharding._make_exact, []
+    monkeypatch.setattr(sharding, '_make_exact', lambda ps: (calls.append(sum(p.grad.dtype!=p.dtype for p in ps if p.grad is not None)), make(ps)))
+    for low in False, True:
+        model = StageModel(spec_of(kind), Plan((S(),)*4, chunks=3, global_bsz=6), RunOptions('bf16'), Place.solo())
+        if low: model.keep_gradients_low()
+        calls.clear()
+        Pipeline(model).step(micro_batches(model, inputs(model.spec, 0, 6)))
+        grads.append([p.grad for p in dict.fromkeys(model.parameters())])
+        made = [n for n in calls if n]
+        assert sum(made)==low*len(grads[-1]) and len(made)<=low*len(model.units) # of the unit with a T5's table alone there is none
+    assert all(g.dtype==torch.float32 for g in grads[1]) and all(map(torch.equal, *grads))
+
 def test_a_step_that_failed_leaves_nothing():
     "An error in the middle of a layer's backward, then gradients set to zero in place: the next step's are its own"
     spec, grads = spec_of('llama', 2), []
