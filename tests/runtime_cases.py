@@ -11,7 +11,7 @@ from galvatron.model_spec import LayerType, ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.runtime.collectives import count_collectives, local
 from galvatron.runtime.groups import Place
-from galvatron.runtime.overlap import OPTIONS
+from galvatron.runtime.overlap import EXCHANGES, SHARED
 from galvatron.runtime.optim import LossScaler, adamw, clip_grad_norm
 from galvatron.runtime.parallelise import Context
 from galvatron.runtime.schedule import Pipeline
@@ -220,6 +220,29 @@ def two_models_at_once():
     pair = [make(p) for p in plans]
     assert [list(l) for l in zip(*([q.step(rows(q.model, i)).item() for q in pair] for i in range(2)))]==alone
 
+def messages_wait_for_attention():
+    "Compiled layers that share parameters: the next gather begins at a forward's attention, reduction and gather at a backward's; the numbers stay"
+    from galvatron.runtime import overlap
+    from torch._dynamo.backends.common import aot_autograd
+    def through(graph, example):
+        SHARED['post_grad_custom_post_pass'](graph.graph)
+        graph.recompile()
+        return graph
+    compiler, backend, was, waiting, losses = torch.compile, aot_autograd(fw_compiler=through, bw_compiler=through), overlap.turn, [], {}
+    def noted():
+        waiting.append(len(overlap._waiting))
+        was()
+    torch.compile, overlap.turn = lambda f, dynamic=None, options=None: compiler(f, dynamic=dynamic, backend=backend), noted
+    try:
+        for compile in False, True:
+            plan = Plan((S(dp_type='zero3'),)*3, V(embed_sdp=True), chunks=2, global_bsz=8)
+            pipeline = Pipeline(StageModel(spec_of('llama', 3), plan, RunOptions('fp64', async_grad_reduce=False, compile=compile)))
+            losses[compile] = [pipeline.step(rows(pipeline.model)).item() for _ in range(2)]
+            losses[compile].append(sum(whole(p.grad).square().sum() for p in pipeline.model.parameters()).item())
+            assert waiting==(2*2*[1, 1, 1, 2, 2, 2] if compile else []), waiting
+    finally: torch.compile, overlap.turn = compiler, was
+    assert all(abs(a-b)<1e-12*b for a,b in zip(losses[True], losses[False])), losses
+
 def compiled_layers():
     "Compiled layers compute the same, one graph for each division of the layer, without breaks and without compiling again"
     import torch._dynamo as dynamo
@@ -233,8 +256,8 @@ def compiled_layers():
         hidden.append(sum('aten.mm' in n or 'attention' in n for a,b in zip(starts, waits) for n in names[a:b]))
         graph.recompile()
         return graph
-    inductor, backends = torch.compile, [aot_autograd(fw_compiler=f, bw_compiler=f) for f in (functools.partial(ordered, o) for o in (None, OPTIONS))]
-    def lowered(f, dynamic=None, options=None): return inductor(f, dynamic=dynamic, backend=backends[options is OPTIONS])
+    inductor, backends = torch.compile, [aot_autograd(fw_compiler=f, bw_compiler=f) for f in (functools.partial(ordered, o) for o in (None, EXCHANGES))]
+    def lowered(f, dynamic=None, options=None): return inductor(f, dynamic=dynamic, backend=backends[options is EXCHANGES])
     torch.compile, least, LayerType.halves_from = lowered, LayerType.halves_from, lambda t, width: 2 # small layers on two halves too
     try:
         plan = Plan((S(2), S(2), S(2), S(2, ulysses=True), S(2, recompute=True), S(2)), V(2), chunks=2, global_bsz=8)
@@ -264,7 +287,7 @@ def compiled_layers():
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
          gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_ahead]
-ON_TWO = [compiled_layers] # compiling is what costs, on every rank
+ON_TWO = [compiled_layers, messages_wait_for_attention] # compiling is what costs, on every rank
 
 def run_all(cases):
     import time, traceback

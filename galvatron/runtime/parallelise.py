@@ -31,7 +31,7 @@ from ..data.gpt import cumulative_lengths
 from ..plan import GalvatronError, LayerStrategy
 from .alibi import with_alibi
 from .collectives import all_to_all, compiled, copy_in, gather_in, local, reduce_out, scatter_out, start_all_gather
-from .overlap import OPTIONS, SHARDED, halve
+from .overlap import EXCHANGES, SHARED, halve
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #a56b236e
 class Context:
@@ -510,7 +510,7 @@ def compile_forward(
     "Compile the forward of a layer, with its messages [behind arithmetic](23a_runtime.overlap.ipynb)"
     layer.whole = layer.forward
     if halves_from: halve(layer, halves_from)
-    layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=OPTIONS if halves_from else SHARDED if shared else None), True
+    layer.forward, layer.compiled = compiled(layer.forward, dynamic=False, options=EXCHANGES if halves_from else SHARED if shared else None), True
 
 # %% ../../nbs/23_runtime.parallelise.ipynb #193d9b2a
 def parallelise(
