@@ -242,7 +242,11 @@ class Beside:
         self.kept = None
 
 @functools.cache
-def beside(device)->Beside: return Beside(device)
+def beside(
+    device:torch.device, # of this rank
+)->Beside:
+    "The one for a device"
+    return Beside(device)
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #e869bdc5
 class SharedCopies(WorkingCopies):
