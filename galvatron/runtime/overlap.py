@@ -136,8 +136,7 @@ def forget():
 @torch.library.custom_op('galvatron::turn', mutates_args=('x',))
 def give_turn(x:torch.Tensor)->None: turn()
 
-@give_turn.register_fake
-def _(x): return None
+give_turn.register_fake(lambda x: None)
 
 def give_turns(
     graph:torch.fx.Graph, # of a forward or a backward, after differentiation
