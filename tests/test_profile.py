@@ -608,6 +608,11 @@ def test_every_run_follows_every_other_equally_often(monkeypatch):
     pairs = [p for i in range(1, 37, 6) for p in zip(rest[i:i+6], rest[i+1:i+6])]
     assert len(pairs)==len({*pairs})==30
 
+def test_rounds_are_spread_over_a_window(monkeypatch):
+    "As many as fill it, whatever the budget and the bounds of a budget"
+    monkeypatch.setattr(model, 'once_ms', lambda calls, device: [c() for c in calls])
+    for window_ms,rounds in ((0., 4), (95., 10), (400., 40)): assert len(model.alternate({'a':[lambda: 10.]}, torch.device('cpu'), 0., window_ms=window_ms)['a'][0])==rounds
+
 def test_warming_lasts_as_long_as_asked(monkeypatch):
     "In time, whatever a first round claims that was slow; what counts follows"
     monkeypatch.setattr(model, 'once_ms', lambda calls, device: [c() for c in calls])

@@ -175,12 +175,13 @@ def alternate(
     device, # Where they run
     budget_ms:float, # Time of the rounds for each run
     heat_ms:float=0., # Full load before: a round with a stop after it, then others in a row
-    least:int=4, most:int=25, # Bounds of the number of rounds, before it becomes a multiple of the number of runs
+    window_ms:float=0., # The rounds last at least this long
+    least:int=4, most:int=25, # Bounds of the number of rounds within the budget, before it becomes a multiple of the number of runs
 )->dict: # Name -> for each call its times, one a round
     "Time runs in alternation, in an order that changes from round to round"
     calls = [c for cs in runs.values() for c in cs]
     pilot = max(sum(once_ms(calls, device)), 1e-3)
-    n = min(most, max(least, budget_ms*len(runs)/pilot))
+    n = max(min(most, max(least, budget_ms*len(runs)/pilot)), window_ms/pilot)
     order = [name for names in turns([*runs], len(runs)*max(1, round(n/len(runs)))) for name in names]
     lead = runs[order[-1]] # its first call would wait for the host, unless the device is still warming up: not counted
     heat(calls, device, heat_ms-pilot)
@@ -349,9 +350,9 @@ _LEAD_MS = 50. # longest sleep: the first round may compile
 def issue_ms(
     calls:list, # That make one pass
     device, # Where they run
-    n:int=5, # Rounds
+    n:int=8, # Rounds
 )->float:
-    "What Python takes to issue a pass right after another"
+    "What Python takes to issue a pass right after another, at best: anything else that the machine does makes it longer"
     rounds = []
     for _ in range(n+1):
         if device.type=='cuda': torch.cuda.synchronize(device)
@@ -361,7 +362,7 @@ def issue_ms(
             for f in calls: f()
             ms = 1e3*(time.perf_counter()-t)
         rounds.append(ms)
-    return statistics.median(rounds[1:])
+    return min(rounds[1:])
 
 # %% ../../nbs/05_profile.model.ipynb #93bb98bb
 @contextmanager
@@ -389,13 +390,13 @@ def host_times(b:Bench, task:Task, ends:dict)->dict: # (name, type) or name of a
 # %% ../../nbs/05_profile.model.ipynb #6217bee1
 BESIDE = dict(forward=1, backward=3, own_backward=2) # which call of four is a layer's forward, its backward, and its backward right after its forward
 
-def times(b:Bench, task:Task, budget_ms:float, heat_ms:float=0.)->dict: # Name -> times of its calls
-    "Times of everything at one point, in alternation"
+def times(b:Bench, task:Task, budget_ms:float, load_ms:float=0.)->dict: # Name -> times of its calls
+    "Times of everything at one point, in alternation, under full load for `load_ms` or more; what is timed in its first half does not count"
     r,again = b.r,lambda k: passes(lambda: b.layer(b.r.again[k], k), b.gs[k])
     runs = {('plain',k): b.beside(k) for k in task.kinds} | {n: [lambda n=n: b.whole(n)] for n in task.depths} | {('again',k): again(k) for k in task.kinds}
     ends = dict(embed=passes(lambda: (b.fresh(), b.embed())[1], b.ge), head=passes(b.head, None)) if task.ends else {}
     if r.options.compile or not r.host: once_ms([c for cs in (runs|ends).values() for c in cs], r.device) # compiles, while the device rests, or touches memory and libraries first
-    got = alternate(runs, r.device, budget_ms, heat_ms) | (alternate(ends, r.device, budget_ms) if ends else {})
+    got = alternate(runs, r.device, budget_ms, load_ms/2, load_ms/2) | (alternate(ends, r.device, budget_ms, 0., load_ms/4) if ends else {})
     if runs_ahead(r.device): r.host = r.host or host_times(b, task, ends)
     return got
 
@@ -526,8 +527,8 @@ def run_task(task:Task, r:Rank, a:ProfileModelArgs, do:set, first:bool, rest_s:f
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
     b = Bench(r, task.batch, task.seqs)
     rest_s = math.inf if r.options.compile else rest_s # in the first round
-    heat_ms = 0. if r.device.type=='cpu' else max(a.settle_ms, min(type(a).settle_ms, 500*rest_s))
-    got = times(b, task, budget, heat_ms) if 'time' in do else {}
+    load_ms = 0. if r.device.type=='cpu' else max(a.settle_ms, min(type(a).settle_ms, 500*rest_s))
+    got = times(b, task, budget, load_ms) if 'time' in do else {}
     points = [*(layer_point(b, task, do, got, k) for k in task.kinds), *(end_points(b, task, do, got) if task.ends else [])]
     return points, [depth_row(b, n, task, do, got, budget, first) for n in task.depths]
 
