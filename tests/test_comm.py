@@ -13,6 +13,7 @@ from galvatron.runtime import groups
 from galvatron.runtime.groups import Place
 from galvatron.runtime.launch import run_ranks
 from galvatron.runtime.redistribute import redistribute
+from galvatron.runtime.sharding import SharedCopies, beside
 
 SP = RunOptions(sequence_parallel=True)
 close = dict(rtol=1e-12, atol=1e-13)
@@ -175,25 +176,30 @@ def vocabulary():
             assert C.vocab_cross_entropy(logits.detach(), labels.masked_fill(labels==vocab-1, vocab), g, vocab, padded).isnan().sum()==1
             with pytest.raises(GalvatronError, match='columns each'): C.vocab_cross_entropy(rand(2, 12, 1004), labels, g, vocab, padded)
 
-def fsdp_is_counted():
-    "What FSDP2 sends for ddp, zero2 and zero3 over four micro-batches, by kind, size and bytes"
-    from torch.distributed.fsdp import fully_shard
-    res = {}
-    for dp_type in 'ddp','zero2','zero3':
+def shared_copies_are_counted():
+    "What the copies of two units send for ddp, zero2 and zero3 over four micro-batches, by kind, size and bytes: gradients after each, or once"
+    res, device = {}, torch.get_default_device()
+    for dp_type,each in itertools.product(('ddp', 'zero2', 'zero3'), (True, False)):
         s = S(dist.get_world_size()//2, dp_type=dp_type)
-        place = Place(Plan((s,), global_bsz=4, default_dp_type=dp_type))
-        mesh, m = place.mesh(s), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)).double()
-        for layer in m:
-            fully_shard(layer, mesh=mesh['rep','shard'] if dp_type=='ddp' else mesh['shard'], reshard_after_forward=dp_type=='zero3')
-            layer.set_gradient_divide_factor(1.)
-            layer.set_force_sum_reduction_for_comms(True)
+        mesh = Place(Plan((s,), global_bsz=4, default_dp_type=dp_type)).mesh(s)
+        layers = [nn.Linear(8, 8).double() for _ in range(2)]
+        units = [SharedCopies(l, mesh, dp_type, torch.float64, torch.float64, beside(device)) for l in layers]
         with C.count_collectives() as seen:
-            for _ in range(4): m(rand(2, 8)).sum().backward()
-        res[dp_type] = seen.table()
+            for u in units: u.begin(False)
+            for i in range(4):
+                x = rand(2, 8)
+                for u,l in zip(units, layers):
+                    u.last, u.due = i==3, each or i==3
+                    x = F.linear(x, u.take(l.weight), u.take(l.bias))
+                x.sum().backward()
+        beside(device).settle()
+        res[dp_type,each] = seen.table()
+        assert all(p.grad is not None for l in layers for p in l.parameters()) and not any(w.untyped_storage().size() for u in units for w in u.copies.values() if not u.same)
     nbytes = (8*8+8)*8
-    assert res['ddp']=={C.Call('all_reduce', 2, nbytes):8}
-    assert res['zero2']=={C.Call('all_gather', 2, nbytes):8, C.Call('reduce_scatter', 2, nbytes):8}
-    assert res['zero3']=={C.Call('all_gather', 2, nbytes):16, C.Call('reduce_scatter', 2, nbytes):8}
+    for each,times in (True, 8), (False, 2):
+        assert res['ddp',each]=={C.Call('all_reduce', 2, nbytes):times}
+        assert res['zero2',each]=={C.Call('all_gather', 2, nbytes):2, C.Call('reduce_scatter', 2, nbytes):times}
+        assert res['zero3',each]=={C.Call('all_gather', 2, nbytes):8, C.Call('reduce_scatter', 2, nbytes):times} # stays from forward to backward, unless a unit lets go in between
 
 def plain_calls_are_counted():
     with C.count_collectives() as seen:
@@ -208,7 +214,7 @@ def plain_calls_are_counted():
     assert seen.table()=={C.Call(k, n, b):1 for k,b in dict(all_reduce=24, broadcast=24, all_gather=24*n, send=24, recv=24).items()}
 
 CASES = [groups_are_shared, pipeline_neighbours, every_pair_of_layouts, sample_numbers_survive, tensor_parallel_mlp, ulysses_exchange, vocabulary,
-         fsdp_is_counted, plain_calls_are_counted]
+         shared_copies_are_counted, plain_calls_are_counted]
 
 def run_all():
     warnings.simplefilter('ignore')

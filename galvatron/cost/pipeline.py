@@ -20,7 +20,7 @@ from functools import cached_property, partial
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import (Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
+from .communication import (Collective, Group, at_once, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
                                           width_collectives)
 from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
@@ -347,7 +347,7 @@ def stage_cost(
     kinds, total, v = type_indices(spec), stage_fixed(stage, setting, pp), plan.vocab.layer(plan.default_dp_type)
     for (s, k), n in Counter((plan.layers[i], kinds[i]) for i in layers).items(): add_cost(total, layer_cost(s, k, setting), n)
     for end, here in ((False, stage==0), (True, stage==pp-1)):
-        if here: add_cost(total, vocab_cost(v, end, pp, setting))
+        if here: add_cost(total, vocab_cost(v, end, pp, setting, plan.pipeline_type))
     forward, backward = map(sum, zip(*(relayout(*border, setting) for border in borders(plan, stage, setting, kinds))))
     total.forward['relayout'], total.backward['relayout'] = forward, backward
     if stage:
@@ -385,9 +385,11 @@ def rank_messages(
     "Every message of one rank in an iteration"
     setting, o = pricer.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1), pricer.options
     n, out, shared = setting.stage_size, [], {}
-    for s, params, waited, ends in stage_units(plan, rank//n, setting):
+    units = stage_units(plan, rank//n, setting)
+    last = len(units)-2 if rank//n==plan.pp_deg-1 and at_once(plan.pp_deg, plan.pipeline_type) else len(units) # from here on what was gathered stays for the backward
+    for i, (s, params, waited, ends) in enumerate(units):
         out += [(c, c.count*plan.chunks) for c in waited]
-        out += [(c, plan.chunks if part_of(c, s, o) in ('forward', 'backward') else 1) for c in parameter_collectives(s, params, n, o)]
+        out += [(c, plan.chunks if part_of(c, s, o) in ('forward', 'backward') else 1) for c in parameter_collectives(s, params, n, o, i>=last)]
         for c in ends: shared[c.group] = shared.get(c.group, 0)+c.nbytes
     out += [(Collective('all_reduce', nbytes, g, 1, 'end'), 1) for g, nbytes in shared.items()]
     return out + _between(plan, rank, setting)
@@ -472,10 +474,10 @@ def turns(
     messages:float = 0.0, # MiB of buffers between stages, always there
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
-    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'reduced gradients', 'working copy')}
+    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
     held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
-    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer', 'reduced gradients')} | ({'messages between stages': messages} if messages else {})
+    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
     out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
     for last in (True,) if chunks==1 else (True, False):
         for u,unit in enumerate(units):
@@ -485,7 +487,7 @@ def turns(
                 for n,x in acts.items(): now[n] = now.get(n, 0.0) + x*((0 if last else flight-1) + (v<=u))
             out.append(now | {n: unit.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer')} | {'fresh gradients': fresh[u]})
             if head is not None and u==len(units)-1 and last: # the logits are gone, the gradient of the weights has come
-                out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': fresh[u], 'gradients': now['gradients'] + max(reduced[u]-held[u], 0.0)})
+                out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': fresh[u], 'reduce buffer': unit.transient.get('reduce buffer', 0.0), 'gradients': now['gradients'] + max(reduced[u]-held[u], 0.0)})
     return out
 
 # %% ../../nbs/08_cost.pipeline.ipynb #88651d9d
@@ -498,7 +500,7 @@ def stage_turns(
     "Every moment of a stage"
     pp, kinds, v = plan.pp_deg, type_indices(setting.spec), plan.vocab.layer(plan.default_dp_type)
     first, last = stage==0, stage==pp-1
-    ends = [[vocab_cost(v, head, pp, setting)] if here else [] for head, here in ((False, first), (True, last))]
+    ends = [[vocab_cost(v, head, pp, setting, plan.pipeline_type)] if here else [] for head, here in ((False, first), (True, last))]
     units = ends[0] + [layer_cost(plan.layers[i], kinds[i], setting) for i in plan.stage_layers(stage)] + ends[1]
     cut, shared = layout_of(v, setting), setting.spec.tied and first and last and shard_group(v, setting.stage_size).size==1
     head = token_mib(setting.spec.layer_types[-1], setting)/(cut.parts('B')*cut.parts('S')) if last else None
@@ -651,7 +653,7 @@ def step_ms(self:Prediction) -> float: # ms
     return max(self.iteration_ms, self.host_ms)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
-MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'reduced gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
+MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),
                 'vocabulary and loss': ('logits', 'loss'), 'working memory': ('working memory', 'sequence buffer'), 'reserve': ('allocator reserve', 'context', 'communicators')}
 TIME_KINDS = {'compute': ('compute', 'embedding', 'head and loss'), 'recompute': ('recompute',), 'inside a layer': ('tensor parallel', 'ulysses', 'vocabulary parallel'),
               'data parallel': ('parameter gather', 'gradient reduce', 'shared gradients', 'tied gradient', 'parameter copies', 'gradient copies', 'sharding calls', 'gradient norm', 'tokens, loss, norm'),

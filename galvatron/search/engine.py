@@ -21,7 +21,7 @@ import numpy as np
 from fastcore.basics import patch
 from tqdm import tqdm
 
-from ..cost.communication import shard_group
+from ..cost.communication import at_once, shard_group
 from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, communicator_mib, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
@@ -90,7 +90,7 @@ def roles(cost:LayerCost) -> tuple: # MiB, eight amounts
     "What a layer or an end of the model holds: always; working copies; gradients before its last backward and after it; copies that the optimizer renews; activations; what its turn adds, and the part of that which outlives the loss"
     held, reduced, fresh, renewed = cost.turn
     copies, more = cost.transient['working copy'], sum(cost.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer'))
-    return cost.states['parameters']+cost.states['optimizer']+cost.states['reduced gradients'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+fresh
+    return cost.states['parameters']+cost.states['optimizer'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+fresh+cost.transient.get('reduce buffer', 0.0)
 
 # %% ../../nbs/12_search.engine.ipynb #bb28ae44
 @patch
@@ -142,17 +142,17 @@ def wires(self:Sheet, both):
 
 # %% ../../nbs/12_search.engine.ipynb #8a4ee6e9
 @patch
-def ends(self:Sheet, v:VocabStrategy) -> tuple: # [2, 4, M] ms and [2, 8, M] MiB: embedding and head
-    "Times and roles of embedding and head"
+def ends(self:Sheet, v:VocabStrategy, kind='pipedream_flush') -> tuple: # [2, 4, M] ms and [2, 8, M] MiB: embedding and head
+    "Times and roles of embedding and head; in 'gpipe' the times may be longer"
     st, last = self.setting, self.engine.spec.layer_types[-1]
     def make():
-        costs = [vocab_cost(v.layer(self.engine.args.default_dp_type), head, self.pp, st) for head in (False, True)]
+        costs = [vocab_cost(v.layer(self.engine.args.default_dp_type), head, self.pp, st, kind) for head in (False, True)]
         memory, cut = np.array([[self.wide(x) for x in roles(c)] for c in costs], float), layout_of(v.layer(self.engine.args.default_dp_type), st)
         memory[1, 7] += token_mib(last, st)/(cut.parts('B')*cut.parts('S'))                          # the gradient of the head's input
         if self.engine.spec.tied and self.pp==1 and shard_group(v.layer(self.engine.args.default_dp_type), st.stage_size).size==1:
             memory[1, 2:4] += memory[0, 2:4]; memory[0, 2:4] = 0.0                                  # one table, and its gradient goes with the embedding's turn
         return np.array([[self.wide(c.total(p)) for p in PARTS[:4]] for c in costs]), memory
-    return self.recall(('ends', v), make)
+    return self.recall(('ends', v, at_once(self.pp, kind)), make)
 
 # %% ../../nbs/12_search.engine.ipynb #6935b421
 @patch
@@ -199,9 +199,9 @@ class Table:
 
 # %% ../../nbs/12_search.engine.ipynb #023000f9
 @patch
-def ends(self:Table, v:VocabStrategy = None) -> np.ndarray: # [2, 4] ms
+def ends(self:Table, kind, v:VocabStrategy = None) -> np.ndarray: # [2, 4] ms
     "Times of embedding and head; without a strategy the least of any"
-    return self.sheet.ends(v)[0][..., self.i] if v else np.min([self.sheet.ends(u)[0][..., self.i] for u in self.vocabularies], 0)
+    return self.sheet.ends(v, kind)[0][..., self.i] if v else np.min([self.sheet.ends(u, kind)[0][..., self.i] for u in self.vocabularies], 0)
 
 @patch
 def holds(self:Table, chunks, kind, v=None) -> np.ndarray: # [P, 5] MiB
@@ -229,7 +229,7 @@ def chain(
     s, pp = self.sheet, self.sheet.pp
     move, depart, arrive, mib, *wires = self.borders
     fixed, holds = np.tile(s.shared()[:, self.i], (pp, 1)), self.holds(chunks, kind, v)
-    for j, end in zip((0, pp-1), self.ends(v)): fixed[j] += end
+    for j, end in zip((0, pp-1), self.ends(kind, v)): fixed[j] += end
     enter, leave = (b[..., self.i] for b in s.vocab_borders(v)) if v else np.zeros((2, len(s.layouts), 2))
     return Chain(s.engine.runs, *self.prices, s.layout, move, enter, leave, depart, arrive, mib, wires[kind!='gpipe' and chunks>1], fixed, holds[:, 0], holds[:, 1]-holds[:, 0], holds[:, 2:], s.engine.budget, pp, chunks, kind, self.cache, s.engine.effort)
 
