@@ -402,13 +402,15 @@ def test_recommended_batch_whatever_is_switched_off():
 
 def test_two_full_moments_are_priced_together():
     "A deep model whose turns and optimizer are both full: prices of several moments raise the bound, and a hasty search still has a plan"
-    *m, a = setup(ModelSpec.from_size('vit_hf', 'vit-xhuge'), device='h200', memory_constraint=20, settle_bsz=64, settle_chunk=1, disable_pp=1, embed_sdp=1, disable_vtp=1)
+    *m, a = setup(ModelSpec.from_size('vit_hf', 'vit-xhuge'), device='h200', memory_constraint=20.2, settle_bsz=64, settle_chunk=1, disable_pp=1, embed_sdp=1, disable_vtp=1)
     e = Engine(*m, a)
     e.left_out = []
+    e.options = replace(e.options, reduce_in_fp32=True)                                                        # or the optimizer's turn is never full
+    e.pricer = replace(e.pricer, options=e.options, settings={})
     table, chunks, kind = next(iter(e.families()))
     problem = prepare(table.chain(chunks, kind, table.vocabularies[0]))
     *alone, together = prices(problem.stage)
-    assert (together.mu>0).sum()>1 and together.bound > 1.15*max(p.bound for p in alone)
+    assert (together.mu>0).sum()>1 and together.bound > 1.1*max(p.bound for p in alone)
     assert problem.bound > 1.01*(together.bound+float(problem.chain.fixed[0]@problem.weight))                 # and with the order of layers it rises further
     s = problem.sketch()
     p = predict(e.plan_of(Config(64, 1, 1, kind, table.vocabularies[0]), s), pricer=e.pricer, memory_mib=a.memory_mib)
@@ -455,7 +457,7 @@ def test_more_is_never_slower():
     fewer = ModelSpec.from_size('llama_hf', 'llama-7b', 28)
     assert search(*setup(fewer, settle_bsz=32, sequence_parallel=True, memory_constraint=22)).plans[0].ms <= times[2]
 
-@pytest.mark.parametrize('device, memory, kw', [('a100', 36, {}), ('a100', 24, dict(async_grad_reduce=False)), ('h200', 24, dict(sequence_parallel=True, max_tp_deg=4, seq=4096)), ('h200', 75, dict(top_k=3))])
+@pytest.mark.parametrize('device, memory, kw', [('a100', 36, {}), ('a100', 23, dict(async_grad_reduce=False)), ('h200', 24, dict(sequence_parallel=True, max_tp_deg=4, seq=4096)), ('h200', 75, dict(top_k=3))])
 def test_equal_strategies_of_a_stage_are_side_by_side(device, memory, kw, monkeypatch):
     "What is returned is as fast, needs no more than the budget, and reads in few runs; without putting in order it does not"
     spec, kw = ModelSpec.from_size('llama_hf', 'llama-7b', seq=kw.get('seq')), {k: v for k, v in kw.items() if k!='seq'}
@@ -680,7 +682,7 @@ def test_a_plan_that_its_communicators_push_over_the_budget_is_not_the_answer():
 def test_where_no_communicator_costs_or_none_binds_there_is_one_search(meta):
     s, h, p, a = setup(LLAMA, memory_constraint=78 if meta.get('communicator_mib') else 36, settle_bsz=64, sp_space='tp+sp', sequence_parallel=True)
     plain, r = Engine(s, h, p, a), search(s, replace(h, meta=h.meta|meta), p, a)
-    assert [(f.ms, f.plan) for f in r.plans]==[(f.ms, f.plan) for f in plain.run()] and r.engine.bound==plain.bound and len(r.engine.log)==len(plain.log)
+    assert [(f.ms, f.plan) for f in r.plans]==[plain.tidied(f.ms, f.plan) for f in plain.run()] and r.engine.bound==plain.bound and len(r.engine.log)==len(plain.log)
 
 @pytest.mark.parametrize('gpus, mib, tied', [(2, 700., False), (4, 30., True)])
 def test_with_communicators_the_answer_fits_and_is_within_its_gap(gpus, mib, tied):
@@ -704,7 +706,7 @@ def test_with_communicators_the_answer_fits_and_is_within_its_gap(gpus, mib, tie
     rng, pushed = np.random.default_rng(gpus), 0
     for n in range(12):
         i = rng.choice(tempting) if n%2 else rng.choice(order[:len(ms)*(n+1)//12])
-        budget = max(peak[i] - more[i]*(n%2)*rng.random(), peak.min()) + 0.01       # all of a plan, or not quite its communicators
+        budget = max(peak[i] - more[i]*(0, rng.random(), 0, 1)[n%4], peak.min()) + 0.01 # all of a plan, not quite its communicators, or all but these
         tight = replace(a, memory_constraint=budget/1024)
         r, want = search(s, h, p, tight), ms[peak<=budget].min()
         assert r.plan and r.prediction.fits and r.prediction.peak_mib<=budget and not r.engine.outside(r.plan), budget
