@@ -54,7 +54,7 @@ def scale_gradients(
 ):
     "Multiply all gradients by a factor"
     grads = [exact_gradient(p) for p in model.parameters() if p.grad is not None]
-    torch._foreach_mul_(grads, factor.to(grads[0].dtype))
+    if grads: torch._foreach_mul_(grads, factor.to(grads[0].dtype))
 
 # %% ../../nbs/26_runtime.optim.ipynb #b33c18e3
 def _update(p, g, m, v, w, h, factor):

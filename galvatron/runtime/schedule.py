@@ -12,6 +12,7 @@ from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError, actions
 from .direct import direct_wire, reachable
+from .overlap import forget
 from .parallelise import attention_kernels
 from .stage import Documents, StageModel
 
@@ -110,12 +111,16 @@ def _forward(self:Pipeline, micro_batch, got, scale, draw):
 @patch
 def _backward(self:Pipeline, x, y, gradient):
     "Backward of one micro-batch"
-    torch.autograd.backward(y, gradient)
+    ys = [(t, g) for t,g in (zip(y, gradient) if self.behind else [(y, gradient)]) if t.requires_grad] # none if all is frozen up to here
+    if ys: torch.autograd.backward(*map(list, zip(*ys)))
+    for u in self.model.units:
+        if u.copies and u.copies.more: u.copies.add_up()    # a gradient has not come, and will not
     if self.before: self.before[1].send([t.grad for t in x])
 
 @patch
 def _run(self:Pipeline, todo, micro_batches, loss_scale=None):
     "Carry out actions; returns the mean loss, the same on every rank"
+    forget()
     self.valid = self.count(micro_batches)
     place, scale, live, posted = self.place, 1/self.valid.clamp(min=1), {}, {}
     loss = torch.zeros((), dtype=torch.float64, device=place.device)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from .collectives import fused, in_rows, local, put_back
-from .overlap import forget, turn
+from .overlap import turn
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #096b082d
 @torch.no_grad()
@@ -308,7 +308,6 @@ def release(self:SharedCopies):
 def begin(self:SharedCopies, low:bool):
     WorkingCopies.begin(self, low)
     self.sums = {}
-    forget()
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #1b8a0867
 @patch
@@ -316,10 +315,14 @@ def begin(self:SharedCopies, low:bool):
 def _add(self:SharedCopies, p, w):
     "The gradient of a copy has come"
     g, w.grad = w.grad, None
-    if p in self.more: self.add_up()                   # the backward before did not bring all of them
     self.more[p] = None
     self.sums[p] = self.sums[p].add_(g) if p in self.sums else g.to(self.message).contiguous()
-    if len(self.more)==self.trained: self.add_up()
+    if len(self.more)==len(self.copies): self.add_up() # else a backward may still read copies whose gradient does not come
+
+@patch(as_prop=True)
+def waits(self:SharedCopies)->bool:
+    "Whether not all gradients of a backward have come; they never do in a unit that is frozen"
+    return bool(self.more) or not self.trained
 
 @patch
 @torch.no_grad()
@@ -334,7 +337,7 @@ def add_up(self:SharedCopies):
 
 @patch
 def _reduce(self:SharedCopies):
-    sums, self.sums = self.sums, {}
+    sums, self.sums = {p: self.sums[p] for p in self.shapes if p in self.sums}, {} # one order on all ranks; that in which gradients come is not, where graphs differ
     first = [p for p in sums if p.grad is None]
     old = {p: exact_gradient(p) for p in sums if p.grad is not None}
     mine = sums if self.whole else {p: torch.empty_like(_part(p), dtype=self.message, requires_grad=False) for p in sums}

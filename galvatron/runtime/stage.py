@@ -122,7 +122,8 @@ class Unit:
     def __init__(self, name, module, context, rules, names, shapes, streams=1, flops=0.):
         self.name, self.module, self.context, self.rules, self.names, self.shapes, self.streams, self.flops = name, module, context, rules, names, shapes, streams, flops
         self.strategy, self.copies, self.sharded = context.strategy, None, False
-        self.before, self.turns = None, False               # the sharded unit before it; whether its backward follows its forward at once
+        self.before = self.behind = None                    # the sharded units before and behind it
+        self.turns = self.returns = False                   # whether its backward follows its forward at once; whether it has one
         self.drops = drops(module)
 
 # %% ../../nbs/24_runtime.stage.ipynb #7e160335
@@ -168,10 +169,11 @@ def at_attention(self:Unit, f):
 
 @patch
 def _turn(self:Unit, gradient):
-    "Its backward comes: what it reads must be there, and what the unit before it reads is gathered meanwhile"
+    "Its backward comes, and that of the unit behind it is over: what it reads must be there, and what the unit before it reads is gathered meanwhile"
+    if self.behind and self.behind.copies.waits: self.behind.copies.add_up()
     self.copies.fill()
     self.copies.arrive()
-    if self.before: self.at_attention(self.before.copies.fill)
+    if self.before and self.before.returns: self.at_attention(self.before.copies.fill)
 
 @patch
 def __call__(self:Unit, *args, **kwargs):
@@ -181,8 +183,8 @@ def __call__(self:Unit, *args, **kwargs):
     else: out = self.module(*args, **kwargs)
     self.let_go()
     outs = out[:self.streams] if isinstance(out, tuple) else (out,)
-    for t in outs if self.sharded and torch.is_grad_enabled() else ():
-        if t.requires_grad and all(t is not x for x in args): t.register_hook(self._turn)
+    hooks = [t.register_hook(self._turn) for t in outs if self.sharded and t.requires_grad and all(t is not x for x in args)]
+    self.returns = bool(hooks)                              # not if all is frozen up to here
     return outs if self.streams>1 else outs[0]
 
 # %% ../../nbs/24_runtime.stage.ipynb #44f532a0
@@ -247,7 +249,7 @@ class StageModel(nn.Module):
 def _link(self:StageModel):
     "Tell sharded units which one to gather ahead, and the last two of the model that they need not be gathered again for the backward"
     sharded = [u for u in self.units if u.sharded]
-    for before,u in zip(sharded, sharded[1:]): u.before, u.copies.then = before, before.at_attention
+    for before,u in zip(sharded, sharded[1:]): u.before, before.behind, u.copies.then = before, u, before.at_attention
     if self.place.last and not (self.place.pp>1 and self.plan.pipeline_type=='gpipe'):
         for u in sharded[-2:]: u.turns = u in self.units[-2:]
 
@@ -505,6 +507,7 @@ def forward(self:StageModel,
         else:
             x = [redistribute(t, layout, unit.context.layout, self.place) for t in x]
             x = unit(*x, labels, **seeds) if unit.name=='head' else unit(*x, **more, **seeds)
+        turn()                                              # what has waited for an attention that the graph does not have, such as that within documents
         layout, x = unit.context.layout, x if isinstance(x, tuple) else (x,)
     if self.place.last: return x[0] if labels is None else x[0]*scale
     return tuple(redistribute(t, layout, self.out_layout, self.place) for t in x)
