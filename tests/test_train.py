@@ -344,7 +344,7 @@ def test_the_log_names_layers_that_are_not_compiled(capsys, monkeypatch):
     from galvatron.runtime.train import TrainArgs, Trainer
     spec, plan, _ = setup('1-1-1 x4')
     first, compiled = [], parallelise.compile_forward
-    def all_but_one(layer, exchanges): first.append(layer) if not first else compiled(layer, exchanges)
+    def all_but_one(layer, *how): first.append(layer) if not first else compiled(layer, *how)
     monkeypatch.setattr(parallelise, 'compile_forward', all_but_one)
     t = Trainer(spec, plan, TrainArgs(train_iters=1), RunOptions('fp32', compile=True))
     t._start(Counting(64), Counting(64)[0])
