@@ -26,6 +26,14 @@ def test_a_trace_is_summed_up():
              'void cudnn::fusion::convert_dq_to_16bits<true>(void const*, void*)', 'nvjet_sm90_tst_64x128_64x8_2x1_v_bz_NTN') # of a run on an H200
     assert [kind_of(n) for n in names]==['optimizer', 'loss', 'gradients added up', 'layers, fused', 'attention', 'matmul']
 
+def test_communication_is_counted_beside_what_it_hides_behind():
+    "A message of 200 us: 60 us beside a product, 50 beside attention, 90 alone"
+    from gpu_trace import shown, summarise
+    e = lambda ts, dur, name: dict(ph='X', cat='kernel', ts=ts, dur=dur, name=name)
+    t = summarise([e(0, 100, 'nvjet_hsh'), e(40, 200, 'ncclDevKernel_AllGather'), e(150, 50, 'cudnn_generated_fort_native_sdpa_sm90_flash_fprop')], 1)
+    assert (t['step'], t['communication'], t['exposed'])==pytest.approx((.24, .2, .09)) and t['beside']==pytest.approx(dict(matmul=.06, attention=.05))
+    assert 'communication beside matmul 0.1, attention 0.1' in shown('a', t)
+
 def test_unpacking_profiles_loses_nothing(tmp_path):
     import profile_h200 as tool
     from dataclasses import replace

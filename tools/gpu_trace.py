@@ -32,19 +32,20 @@ def hidden(spans, by)->float:
     return total
 
 def summarise(events, steps:int, top:int=25)->dict:
-    "Milliseconds a step: of kernels by kind, of exposed communication, of idle time, and of the longest kernels; `events` are those of a Chrome trace"
+    "Milliseconds a step: of kernels by kind, of communication beside each kind and beside none, of idle time, and of the longest kernels; `events` are those of a Chrome trace"
     ks = [e for e in events if e.get('ph')=='X' and e.get('cat') in ('kernel', 'gpu_memcpy', 'gpu_memset')]
     if not ks: return dict(reason='the trace has no GPU kernels')
     span, by_kind, by_name = lambda e: (e['ts'], e['ts']+e['dur']), Counter(), Counter()
     for e in ks:
         by_kind[kind_of(e['name'])] += e['dur']; by_name[e['name'][:110]] += e['dur']
     comm = union(map(span, (e for e in ks if kind_of(e['name'])=='communication')))
-    work = union(map(span, (e for e in ks if kind_of(e['name'])!='communication')))
+    spans = {k: union(map(span, (e for e in ks if kind_of(e['name'])==k))) for k in by_kind if k!='communication'}
+    work = union(s for ss in spans.values() for s in ss)
     busy, begin, end = union([*comm, *work]), min(e['ts'] for e in ks), max(e['ts']+e['dur'] for e in ks)
     ms = lambda us: round(us/1e3/steps, 3)
     calls = Counter(e['name'][:110] for e in ks)
     return dict(step=ms(end-begin), compute=ms(length(work)), communication=ms(length(comm)), exposed=ms(length(comm)-hidden(comm, work)), idle=ms(end-begin-length(busy)),
-                kinds={k:ms(v) for k,v in by_kind.most_common()}, top=[[n, ms(v), round(calls[n]/steps, 1)] for n,v in by_name.most_common(top)])
+                kinds={k:ms(v) for k,v in by_kind.most_common()}, beside={k:ms(hidden(comm, spans[k])) for k,_ in by_kind.most_common() if k in spans}, top=[[n, ms(v), round(calls[n]/steps, 1)] for n,v in by_name.most_common(top)])
 
 def recorded(step, steps:int, cuda:bool)->list:
     "Events of the Chrome trace of some steps: of the GPU alone if there is one, which begins when the host is ahead of it, as in the middle of training"
@@ -70,4 +71,5 @@ def shown(name:str, r:dict)->str:
     "A summary as text"
     if 'reason' in r: return f"{name}: {r['reason']}"
     head = f"{name}: step {r['step']:.1f} ms = compute {r['compute']:.1f} + exposed communication {r['exposed']:.1f} (of {r['communication']:.1f}) + idle {r['idle']:.1f};  " + ', '.join(f'{k} {v:.1f}' for k,v in r['kinds'].items())
-    return '\n'.join([head, *(f'    {ms:8.2f} ms  x{n:<6g} {k}' for k,ms,n in r['top'])])
+    beside = 'communication beside ' + ', '.join(f'{k} {v:.1f}' for k,v in r['beside'].items() if v) if any(r['beside'].values()) else 'nothing beside a message'
+    return '\n'.join([head, f'    {beside}', *(f'    {ms:8.2f} ms  x{n:<6g} {k}' for k,ms,n in r['top'])])
