@@ -1,13 +1,15 @@
 """Several GPUs of one host in one command: profiles, correctness over NCCL, speed and memory of plans predicted before they run, other trainers, and a restart.
 
-    python tools/bench_multi_gpu.py --out results            # all visible GPUs
+    python tools/bench_multi_gpu.py --out results --compile --trace                                        # all visible GPUs, ten minutes: on two H200 up to the budgets
+    python tools/bench_multi_gpu.py --out results --compile --trace --parts trainers,curves,restart        # the rest, ten more
     python tools/bench_multi_gpu.py --out results --tiny     # the same code on gloo and the CPU, small shapes
 
-Parts: profile (collectives), models (layers, widths shared by all GPUs), correctness, curves (losses in bf16), speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
-(torchtitan in turn with ours), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out; a part that fails is recorded and the next one runs.
---minutes is divided over the parts by their value; a part begins nothing new when its share is over, and names what it left out.
+Parts, most valuable first: profile (collectives), models (layers, widths shared by all GPUs), correctness, speed (plans of one model), budgets (what the search chooses under memory budgets, beside other plans), trainers
+(torchtitan, whose wheels are on PYTHONPATH, in turn with ours), curves (losses in bf16), restart (another plan, a killed rank). Writes hardware_configs/, configs/ and multi_gpu.json into --out, where the parts of earlier calls
+stay; a part that fails is recorded and the next one runs. Each part has the time it takes on two H200, or more in proportion where --minutes has more for all; it begins nothing new when that is over, and names what it left out.
 """
 import argparse, json, os, re, signal, subprocess, sys, tempfile, time, traceback
+from itertools import groupby
 from pathlib import Path
 
 from gpu_trace import shown, traced
@@ -18,11 +20,23 @@ FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_a
 TINY = dict(FULL, hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128, vocab_size=512, seq=64)
 EXACT = dict(TINY, hidden_size=256, num_attention_heads=8, num_key_value_heads=4, intermediate_size=512, vocab_size=1003, seq=128)
 
-PARTS = dict(profile=60, models=90, trainers=150, restart=60, correctness=40, curves=50, speed=100, budgets=120) # in this order; seconds of each when all run in 11 minutes
+PARTS = dict(profile=45, models=170, correctness=45, speed=80, budgets=200, trainers=330, curves=80, restart=60) # in this order; seconds that each takes on two H200
+LAST = 60 # seconds for what has begun when the time is over
 
-def share(args, part, todo)->float:
-    "Seconds for a part: what is left of --minutes, divided by the value of the parts still to run"
-    return (args.end-time.time())*PARTS[part]/sum(PARTS[p] for p in todo[todo.index(part):])
+def share(args, parts, todo)->float:
+    "Seconds for parts that come next: what they take, or more in proportion where more is left for all still to run"
+    left, need = args.end-time.time(), sum(PARTS[p] for p in parts)
+    return min(left, max(need, left*need/sum(PARTS[p] for p in todo[todo.index(parts[0]):])))
+
+def named(text)->list:
+    "Plans named by semicolons, or by commas where there is no semicolon: some names have a comma"
+    return [t.strip() for t in text.split(';' if ';' in text else ',') if t.strip()]
+
+def put(args, part, value):
+    "A part's results to disk; those of other parts stay"
+    file = Path(args.out)/'multi_gpu.json'
+    old = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(old|{part: value}, indent=1))
 
 def late(begin, args)->bool:
     "Whether this part's time is over; the same answer on all ranks"
@@ -49,12 +63,12 @@ def speed_plans(n_layers, world):
     return {
         'alone': (Plan((L(),)*n, global_bsz=8//world), {}),        # every GPU for itself: what communication is measured against
         'zero3': (p([z3]*n, V(embed_sdp=True)), {}),
+        'tp-sp': (p([tp]*n, V(world)), sp),
+        'pp-1f1b x8': (p([L()]*n, chunks=8, **pp), {}),
+        'ulysses': (p([ul]*n, V(world, True)), {}),
         'zero2': (p([z2]*n), {}),
         'ddp': (p([L()]*n, default_dp_type='ddp'), {}),
-        'tp-sp': (p([tp]*n, V(world)), sp),
         'tp': (p([tp]*n, V(world)), {}),
-        'ulysses': (p([ul]*n, V(world, True)), {}),
-        'pp-1f1b x8': (p([L()]*n, chunks=8, **pp), {}),
         'pp-1f1b x4': (p([L()]*n, chunks=4, **pp), {}),
         'half tp-sp, half zero3': (p(half(tp, z3), V(world)), sp),
         'zero3 recompute': (p([L(dp_type='zero3', recompute=True)]*n, V(embed_sdp=True)), {}),
@@ -75,14 +89,14 @@ def exact_plans(world):
     from galvatron.plan import LayerStrategy as L, Plan, VocabStrategy as V
     sp, p = dict(sequence_parallel=True), lambda layers, vocab=V(), **kw: Plan(tuple(layers), vocab, global_bsz=exact_bsz(world), **kw)
     w, pp, n = world, dict(pp_deg=world), deep(EXACT, world)['num_hidden_layers']
-    return {
+    return { # those that mix the others first
+        'mixed': (p(([L(w), L(dp_type='zero3'), L(w, True), L(recompute=True)]*n)[:n], V(w), chunks=2), sp), 'vtp': (p([L()]*n, V(w)), sp),
+        'recompute, compile': (p(([L(recompute=True), L(w, recompute=True), L(), L()]*n)[:n]), dict(compile=True, **sp)),
         'ddp': (p([L()]*n), {}), 'zero2': (p([L(dp_type='zero2')]*n, default_dp_type='zero2', chunks=2), {}),
         'zero3': (p([L(dp_type='zero3')]*n, V(embed_sdp=True), chunks=2), dict(async_grad_reduce=False)),
         'tp': (p([L(w)]*n), {}), 'tp-sp': (p([L(w)]*n, V(w)), sp), 'ulysses': (p([L(w, True)]*n, V(w, True)), {}),
         'gpipe x1': (p([L()]*n, chunks=1, **pp), {}), 'gpipe x4': (p([L()]*n, chunks=4, **pp), {}),
-        '1f1b x8': (p([L()]*n, chunks=8, pipeline_type='pipedream_flush', **pp), {}), 'vtp': (p([L()]*n, V(w)), sp),
-        'mixed': (p(([L(w), L(dp_type='zero3'), L(w, True), L(recompute=True)]*n)[:n], V(w), chunks=2), sp),
-        'recompute, compile': (p(([L(recompute=True), L(w, recompute=True), L(), L()]*n)[:n]), dict(compile=True, **sp)),
+        '1f1b x8': (p([L()]*n, chunks=8, pipeline_type='pipedream_flush', **pp), {}),
     }
 
 def run_plan(spec, plan, options, steps, lr=1e-3, seed=0, place=None, trace=False):
@@ -135,7 +149,7 @@ def correctness(args, world, rank):
     "Losses and norms of 3 steps under every plan against one process alone (fp32)"
     from galvatron.plan import LayerStrategy, Plan, RunOptions
     from galvatron.runtime.groups import Place, default_device
-    spec, rows, start, names = make_spec(deep(EXACT, world)), {}, time.time(), args.plans.split(',') if args.plans else None
+    spec, rows, start, names = make_spec(deep(EXACT, world)), {}, time.time(), named(args.plans)
     alone = Plan((LayerStrategy(),)*spec.n_layers, global_bsz=exact_bsz(world))
     ref = run_plan(spec, alone, RunOptions('fp32'), 3, place=Place.solo(default_device()))
     for name,(plan,kw) in exact_plans(world).items():
@@ -173,7 +187,7 @@ def speed(args, world, rank, save):
     from galvatron.plan import RunOptions
     from galvatron.runtime.groups import Place, default_device
     spec = make_spec(deep(TINY if args.tiny else FULL, world))
-    steps, names, rows, start = (3 if args.tiny else args.steps), args.plans.split(',') if args.plans else None, {}, time.time()
+    steps, names, rows, start = (3 if args.tiny else args.steps), named(args.plans), {}, time.time()
     for name,(plan,kw) in speed_plans(spec.n_layers, world).items():
         if names and name not in names: continue
         if late(start, args): rows[name] = dict(skipped='out of time'); continue
@@ -276,39 +290,47 @@ def model_profiles(args, n):
     "One process a GPU profiles its share of the models, alone and at the width of all GPUs"
     names = list({Case.parse(f'{name} 8x4096', args.tiny).spec.name: name for name in (t.split()[0] for t,_ in BUDGETS)}.values()) # toy shapes are all one model
     code = f"import sys; sys.path[:0] = {sys.path!r}; from bench_multi_gpu import profile_one; profile_one(*sys.argv[1:])"
-    jobs = [subprocess.Popen([sys.executable, '-c', code, args.out, ','.join(names[i::n]), str(n), str(int(args.tiny)), str(int(args.compile))], env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))) for i in range(min(n, len(names)))]
+    jobs = [subprocess.Popen([sys.executable, '-c', code, args.out, ','.join(names[i::n]), str(n), str(int(args.tiny)), str(int(args.compile)), str(args.seconds/len(names[i::n])-5)], env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(i))) for i in range(min(n, len(names)))]
     end = time.time()+args.seconds                                  # each model is profiled within a time of its own
     try: [j.wait(timeout=max(1, end-time.time())) for j in jobs]
     finally: [j.kill() for j in jobs]
     if failed := [names[i::n] for i,j in enumerate(jobs) if j.returncode]: raise RuntimeError(f'not profiled, or not all of them: {failed}')
     return dict(profiled=names)
 
-def profile_one(out, names, n, tiny, compiled):
+def profile_one(out, names, n, tiny, compiled, seconds):
     from galvatron.profile.model import ProfileModelArgs, profile_model
     for name in names.split(','):
         t, spec = time.time(), Case.parse(f'{name} 8x4096', bool(int(tiny))).spec
-        profile_model(ProfileModelArgs(profile_type='all', profile_seq_length_list=str(spec.seq), batches='1,4', widths=f'1,{n}', forms='tp,sp,ulysses', compile=bool(int(compiled)), budget_ms=2 if int(tiny) else 40., output_dir=f'{out}/configs', time_limit=90), spec)
+        profile_model(ProfileModelArgs(profile_type='all', profile_seq_length_list=str(spec.seq), batches='1,4', widths=f'1,{n}', forms='sp,ulysses,tp', compile=bool(int(compiled)), budget_ms=2 if int(tiny) else 40., output_dir=f'{out}/configs', time_limit=max(1., float(seconds))), spec) # plain tensor parallelism last: no plan under a budget has it
         print(f'  {name}: profiled in {time.time()-t:.0f} s', flush=True)
 
 def trainers(args, n):
     "torchtitan in turn with ours, under each plan that both know"
+    from importlib.util import find_spec
     from rivals import run
+    if not find_spec('torchtitan'): raise ModuleNotFoundError('torchtitan is not installed: its wheels and those it needs go to a folder on PYTHONPATH')
     rows, case, begin = [], Case.parse('llama-1b-32k 8x4096', args.tiny), time.time()
-    for plan,theirs in {'zero3': 'torchtitan', 'tp-sp': 'torchtitan-tp', 'pp-1f1b x8': 'torchtitan-pp', 'ddp': 'torchtitan-ddp', 'zero2': 'torchtitan-zero2'}.items():
-        if args.plans and plan not in args.plans.split(','): continue
+    for plan,theirs in {'zero3': 'torchtitan', 'zero2': 'torchtitan-zero2', 'tp-sp': 'torchtitan-tp', 'ddp': 'torchtitan-ddp', 'pp-1f1b x8': 'torchtitan-pp'}.items(): # a pipeline does not start with PyTorch 2.11
+        if args.plans and plan not in named(args.plans): continue
         for who in ('ours', theirs)*args.turns:
             t = time.time()
-            if t-begin>args.seconds: rows.append(dict(plan=plan, who=who, skipped='out of time')); continue
-            if who!='ours': row = run(who, case, 4 if args.tiny else 12, 90, n)
-            else:
-                own = Path(args.out)/'turn'
-                cmd = [sys.executable, __file__, '--out', str(own), '--parts', 'speed', '--plans', plan, '--nproc', str(n)] + ['--compile']*args.compile + ['--tiny']*args.tiny
-                subprocess.run(cmd, timeout=120, stdout=subprocess.DEVNULL)
-                row = json.loads((own/'multi_gpu.json').read_text())['speed'][plan]
-                row = dict(tokens_s=row['tokens_s_gpu'], ms=row['ms'], reserved_mib=max(map(float, row['reserved_mib'])) if row['reserved_mib'][0] else 0.) if 'ms' in row else row
-            rows.append(dict(plan=plan, who=who, seconds=time.time()-t, **{k: row[k] for k in ('tokens_s', 'ms', 'reserved_mib', 'error') if k in row}))
-            print(f"  {plan:10s} {who:16s}", rows[-1].get('error') or f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s", flush=True)
+            if t-begin>args.seconds: row = dict(skipped='out of time')
+            else: row = ours(args, n, plan) if who=='ours' else run(who, case, 4 if args.tiny else 12, 90, n)
+            rows.append(dict(plan=plan, who=who, seconds=time.time()-t, **{k: row[k] for k in ('tokens_s', 'ms', 'reserved_mib', 'error', 'skipped') if k in row}))
+            print(f"  {plan:10s} {who:16s}", f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s" if 'ms' in row else row.get('skipped') or row['error'], flush=True)
+            put(args, 'trainers', rows)
     return rows
+
+def ours(args, n, plan):
+    "A block of steps under one of the plans for speed, in processes of its own"
+    own = Path(args.out)/'turn'
+    (own/'multi_gpu.json').unlink(missing_ok=True)                  # of another block
+    try:
+        within(120, [sys.executable, __file__, '--out', own, '--parts', 'speed', '--plans', plan, '--nproc', n] + ['--compile']*args.compile + ['--tiny']*args.tiny, stdout=subprocess.DEVNULL)
+        row = json.loads((own/'multi_gpu.json').read_text())['speed'][plan]
+    except (subprocess.TimeoutExpired, OSError, KeyError) as e: return dict(error=f'no result: {type(e).__name__}: {e}'[:300])
+    if 'ms' not in row: return dict(error=str(row.get('error') or row)[-500:])
+    return dict(tokens_s=row['tokens_s_gpu'], ms=row['ms'], reserved_mib=max(map(float, row['reserved_mib'])) if row['reserved_mib'][0] else 0.)
 
 def restart(args, n):
     "Save under one plan, go on under another, and lose a rank: what `galvatron train` does over this machine's network"
@@ -371,7 +393,7 @@ def ranks(args):
         if rank==0: file.write_text(json.dumps(res, indent=1))
     run = dict(correctness=lambda save: correctness(args, world, rank), curves=lambda save: curves(args, world, rank, save, old.get('curves', {})), speed=lambda save: speed(args, world, rank, save), budgets=lambda save: budgets(args, world, rank, save))
     for part in (todo := [p for p in args.parts if p in run]):
-        begin, args.seconds = time.time(), share(args, part, todo)
+        begin, args.seconds = time.time(), share(args, [part], todo)
         if late(begin, args): save(part, res.get(part, dict(skipped='out of time')))
         else: save(part, run[part](lambda rows: save(part, rows)))
         if rank==0: print(f'{part}: {time.time()-begin:.0f} s of {args.seconds:.0f}', flush=True)
@@ -383,13 +405,17 @@ def own_words(words):
     i = words.index('--nproc') if '--nproc' in words else len(words)
     return words[:i]+words[i+2:]
 
+def torchrun(args, n, parts, end):
+    "The parts in which every rank takes part, in processes of their own until `end`"
+    within(end-time.time()+LAST, [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:]), '--parts', ','.join(parts), '--end', end], env=dict(os.environ, OMP_NUM_THREADS='1'))
+
 def within(seconds, command, **kw):
     "Run a command; one that takes longer is asked to end, so that it ends its own processes too"
     p = subprocess.Popen([*map(str, command)], **kw)
     try: return p.wait(timeout=max(1, seconds))
     finally:
         if p.poll() is None: p.terminate()
-        try: p.wait(timeout=20)
+        try: p.wait(timeout=40)                                     # torchrun gives its processes 30
         except subprocess.TimeoutExpired: p.kill()
 
 def hardware(args, n):
@@ -400,8 +426,8 @@ def main():
     ap.add_argument('--out', default='results')
     ap.add_argument('--nproc', type=int, default=0, help='ranks (default: all GPUs, or 2 without any)')
     ap.add_argument('--parts', default=','.join(PARTS), help='by commas; they run in this order')
-    ap.add_argument('--minutes', type=float, default=11, help='for all parts together, divided by their value; a step that has begun is ended 2 minutes later')
-    ap.add_argument('--plans', default='', help='only these of the plans for speed, correctness or trainers, by commas; of the plans under budgets those whose name contains one of these, by semicolons')
+    ap.add_argument('--minutes', type=float, default=9, help='for all parts together; a plan that has begun is ended a minute later')
+    ap.add_argument('--plans', default='', help='only these of the plans for speed, correctness or trainers, by commas, or by semicolons where a name has a comma; of the plans under budgets those whose name contains one of these, by semicolons')
     ap.add_argument('--profile', default='', help='folder with the model profile (default: the analytic one)')
     ap.add_argument('--steps', type=int, default=9)
     ap.add_argument('--turns', type=int, default=1, help='blocks of each trainer')
@@ -412,22 +438,21 @@ def main():
     args = ap.parse_args()
     if bad := set(args.parts.split(','))-set(PARTS): ap.error(f"--parts {', '.join(bad)}: allowed are {', '.join(PARTS)}")
     args.parts, args.end = [p for p in PARTS if p in args.parts.split(',')], args.end or time.time()+60*args.minutes
-    if 'RANK' in os.environ: return ranks(args)
+    if 'RANK' in os.environ: return ranks(args)                     # of `torchrun`
     import torch
     n = args.nproc or torch.cuda.device_count() or 2
     known = {**speed_plans(make_spec(TINY if args.tiny else FULL).n_layers, n), **exact_plans(n)}
-    if set(args.parts) & {'speed', 'correctness'} and not set(args.parts) & {'budgets', 'trainers'} and (bad := [p for p in filter(None, args.plans.split(',')) if p not in known]):
-        ap.error(f"--plans {', '.join(bad)}: allowed are {'; '.join(k for k in known if ',' not in k)}")
+    if set(args.parts) & {'speed', 'correctness'} and not set(args.parts) & {'budgets', 'trainers'} and (bad := [p for p in named(args.plans) if p not in known]):
+        ap.error(f"--plans {', '.join(bad)}: allowed are {'; '.join(known)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
     file, alone = Path(args.out)/'multi_gpu.json', dict(profile=hardware, models=model_profiles, trainers=trainers, restart=restart)
-    for name in (p for p in args.parts if p in alone):
-        t, args.seconds = time.time(), share(args, name, args.parts)
-        old = json.loads(file.read_text()) if file.exists() else {}
-        try: got = alone[name](args, n) if args.seconds>0 else old.get(name, dict(skipped='out of time'))
+    turns = [[*g] for by_ranks,g in groupby(args.parts, lambda p: p not in alone) for g in ([g] if by_ranks else ([p] for p in g))]
+    for parts in turns:
+        t, args.seconds, name = time.time(), share(args, parts, args.parts), parts[0]
+        old = json.loads(file.read_text()).get(name) if file.exists() else None
+        try: got = torchrun(args, n, parts, t+args.seconds) if name not in alone else alone[name](args, n) if args.seconds>0 else old or dict(skipped='out of time')
         except Exception: got = dict(error=traceback.format_exc()[-2000:]); print(got['error'])
-        if got: file.write_text(json.dumps(old|{name: got}, indent=1))
-        print(f'{name}: {time.time()-t:.0f} s of {args.seconds:.0f}', flush=True)
-    if set(args.parts)-set(alone):
-        within(args.end-time.time()+120, [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:]), '--end', args.end], env=dict(os.environ, OMP_NUM_THREADS='1'))
+        if got and name in alone: put(args, name, got)
+        print(f"{', '.join(parts)}: {time.time()-t:.0f} s of {args.seconds:.0f}", flush=True)
 
 if __name__=='__main__': main()
