@@ -352,6 +352,7 @@ def restart(args, n):
     going = [start(plan, to, 30, 100, 'a') for plan,to in (('tp', 'tp'), ('pp', 'pp'), ('zero3', 'z'))]    # side by side: most of their time is imports
     out['codes'] += [finish(p)[0] for p in going]
     print(' ', out['codes'], flush=True)
+    put(args, 'restart', out)
     same = losses('z')
     out['relative'] = {plan: max(abs(losses(plan)[s]/same[s]-1) for s in range(21, 31)) for plan in ('tp', 'pp')}
     every = 3 if args.tiny else 20
@@ -359,11 +360,15 @@ def restart(args, n):
     end = time.time()+90
     while time.time()<end and p.poll() is None and not ((folder/'k/metrics.jsonl').exists() and len(losses('k'))>2.25*every): time.sleep(.2)
     ranks = [q for q in _descendants(p.pid) if rank_of(q)==str(n-1)]        # of this run: others may use the machine
+    if not ranks:
+        p.terminate()
+        return out | dict(error='no rank to kill: '+finish(p)[1][-500:])
     t = time.time()
     os.kill(max(ranks), signal.SIGKILL)
     code, text = finish(p, 90)
     at = max(losses('k'))
     out['killed'] = dict(seconds=time.time()-t, code=code, said=[l for l in text.splitlines() if 'rank' in l.lower()][-3:], step=at)
+    put(args, 'restart', out)
     words[words.index('--time_limit')+1] = 60
     p = start('zero3', 'k', at+every, every, 'k')
     code, text = finish(p, 90)
@@ -407,7 +412,8 @@ def own_words(words):
 
 def torchrun(args, n, parts, end):
     "The parts in which every rank takes part, in processes of their own until `end`"
-    within(end-time.time()+LAST, [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:]), '--parts', ','.join(parts), '--end', end], env=dict(os.environ, OMP_NUM_THREADS='1'))
+    code = within(end-time.time()+LAST, [sys.executable, '-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={n}', __file__, *own_words(sys.argv[1:]), '--parts', ','.join(parts), '--end', end], env=dict(os.environ, OMP_NUM_THREADS='1'))
+    if code: raise RuntimeError(f"{', '.join(parts)}: ended with code {code}")
 
 def within(seconds, command, **kw):
     "Run a command; one that takes longer is asked to end, so that it ends its own processes too"
@@ -419,7 +425,8 @@ def within(seconds, command, **kw):
         except subprocess.TimeoutExpired: p.kill()
 
 def hardware(args, n):
-    within(min(300, args.end-time.time()), [sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', n, '--output_dir', Path(args.out)/'hardware_configs', *(['--end_mb', 1] if args.tiny else [])], env=dict(os.environ, OMP_NUM_THREADS='1'))
+    code = within(min(300, args.end-time.time()), [sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', n, '--output_dir', Path(args.out)/'hardware_configs', *(['--end_mb', 1] if args.tiny else [])], env=dict(os.environ, OMP_NUM_THREADS='1'))
+    if code: raise RuntimeError(f'profile-hardware ended with code {code}')
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
