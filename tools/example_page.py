@@ -9,9 +9,9 @@ from galvatron.search.space import SearchArgs
 from galvatron.show import page
 
 def example():
-    "Llama-7B on eight A100s by formula, 23 GiB of each: the searched plan, and the best that treats all layers alike"
+    "Llama-7B on eight A100s by formula, 24 GiB of each: the searched plan, and the best that treats all layers alike"
     spec = ModelSpec.from_size('llama_hf', 'llama-7b')
-    args = SearchArgs(memory_constraint=23, settle_bsz=64, sp_space='tp+sp', sequence_parallel=True)
+    args = SearchArgs(memory_constraint=24, settle_bsz=64, sp_space='tp+sp', sequence_parallel=True)
     found = search(spec, HardwareProfile.analytic('a100'), ModelProfile.analytic(spec, 'a100'), args)
     return page(found, found.baselines()['best uniform plan'], names=('searched', 'best uniform'))
 
