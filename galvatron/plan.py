@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
-           'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'RunOptions', 'parse_json',
-           'is_number', 'is_whole', 'usual_mode', 'write_text', 'several', 'auto_chunks', 'finite', 'swatch',
-           'text_table', 'html_table', 'html_bar', 'html_legend']
+           'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'at_once', 'RunOptions',
+           'parse_json', 'is_number', 'is_whole', 'usual_mode', 'write_text', 'several', 'auto_chunks', 'finite',
+           'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, hashlib, json, math, os, re, tempfile
@@ -251,13 +251,20 @@ def actions(
     pipeline_type:str, # `gpipe` or `pipedream_flush`
 )->list: # of ('F' or 'B', micro-batch)
     "What a stage does in a step, in order"
-    if pp>1 and pipeline_type=='gpipe': return [(op,i) for op in 'FB' for i in range(chunks)]
+    if not at_once(pp, pipeline_type): return [(op,i) for op in 'FB' for i in range(chunks)]
     ahead = min(pp-1-stage, chunks)
     order = [('F', i) for i in range(ahead)]
     for b in range(chunks):
         if ahead+b<chunks: order.append(('F', ahead+b))
         order.append(('B', b))
     return order
+
+def at_once(
+    pp:int, # Stages
+    pipeline_type:str, # `gpipe` or `pipedream_flush`
+)->bool:
+    "Whether a backward follows its forward at once on the last stage"
+    return pp==1 or pipeline_type!='gpipe'
 
 # %% ../nbs/00_plan.ipynb #eb22736d
 PRECISIONS = 'fp32','fp16','bf16','fp64'

@@ -11,7 +11,7 @@ from equal import spec_of
 from test_equal import FOUR
 from galvatron.cost.communication import overlapped
 from galvatron.cost.layer import PARTS, Setting, layer_cost, layer_table, relayout_table, vocab_cost
-from galvatron.cost.pipeline import RESERVE, SLOTS, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
+from galvatron.cost.pipeline import DIRECT, RESERVE, Pricer, actions, in_flight, pipeline_ms, predict, rank_messages, timeline
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
 from galvatron.profile.files import HardwareProfile, ModelProfile, Table, model_files
@@ -149,7 +149,7 @@ def test_messages_between_stages_are_in_the_ledger():
     one, two = 16*2048*4096*2/2**20/2, HardwareProfile.analytic('h200', 2, 4)
     said = lambda hardware: [s.memory.get('messages between stages', 0.)/one for s in price(plan(S(), pp_deg=4), hardware=hardware).stages]
     assert said(two)==[1, 3, 3, 2]
-    assert said(HARDWARE)==[1+SLOTS, 3+2*SLOTS, 3+2*SLOTS, 2+SLOTS] # on one host a neighbour's messages have slots of their own
+    assert said(HARDWARE)==[1+DIRECT, 3+2*DIRECT, 3+2*DIRECT, 2+DIRECT] # on one host a neighbour's messages have slots of their own
     assert 'messages between stages' not in price(plan(S())).stages[0].memory
 
 def test_links_of_a_pipeline_inside_a_node_are_not_those_between_nodes():
@@ -184,10 +184,6 @@ def test_a_missing_table_is_named(gone, named):
 def test_a_missing_measurement_is_named(field):
     points = tuple(replace(p, **{field: None}) if p.kind=='layer' else p for p in PROFILE.points)
     with pytest.raises(GalvatronError, match=field): price(plan(), profile=replace(PROFILE, points=points))
-
-def test_the_constants_of_the_runtime_are_its_own():
-    from galvatron.runtime import direct
-    assert SLOTS==2*direct.SLOTS
 
 def test_a_missing_overlap_is_named():
     with pytest.raises(GalvatronError, match='overlap'): price(plan(), hardware=replace(HARDWARE, overlap={}))

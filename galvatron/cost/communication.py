@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['BYTES', 'POST_NORM', 'PACKED_ROWS', 'ROW_BIAS', 'WHOLE', 'Group', 'width_group', 'shard_group', 'Collective',
            'message_time', 'compute_bytes', 'master_bytes', 'grad_bytes', 'width_collectives', 'ulysses_kv_heads',
-           'parameter_collectives', 'at_once', 'part_of', 'row_padding', 'shared_gradients', 'overlapped',
-           'piece_shares', 'message_gaps', 'compiled_ms', 'exchange_of', 'relayout_ms']
+           'parameter_collectives', 'part_of', 'row_padding', 'shared_gradients', 'overlapped', 'piece_shares',
+           'message_gaps', 'compiled_ms', 'exchange_of', 'relayout_ms']
 
 # %% ../../nbs/06_cost.communication.ipynb #7d5f0a0e
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def shard_group(
 @dataclass(frozen=True)
 class Collective:
     "Equal collectives of one layer: what, how large, among whom, how many, and when"
-    op:str # 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all' or 'p2p'
+    op:str # 'all_reduce', 'all_gather', 'reduce_scatter' or 'all_to_all'; in the list of a rank also 'send' and 'recv'
     nbytes:float # Large side on one rank, bytes (may be an array over candidate batches)
     group:Group # Who
     count:int = 1 # How many per micro-batch
@@ -149,13 +149,6 @@ def parameter_collectives(
     reduce = Collective('all_reduce' if s.dp_type=='ddp' else 'reduce_scatter', params*grad_bytes(options), group, 1, 'reduce')
     gather = [Collective('all_gather', params*compute_bytes(options), group, 1, p) for p in ('gather_forward', 'gather_backward')]
     return {'ddp': [], 'zero2': gather[:1], 'zero3': gather[:1] if stays else gather}[s.dp_type] + [reduce]
-
-def at_once(
-    pp:int, # Stages
-    kind:str, # 'gpipe' or 'pipedream_flush'
-) -> bool:
-    "Whether a backward follows its forward at once on the last stage"
-    return pp==1 or kind!='gpipe'
 
 # %% ../../nbs/06_cost.communication.ipynb #ab31c772
 def part_of(

@@ -13,12 +13,11 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from fastcore.basics import patch
 
-from .layer import MIB
 from .pipeline import (BLUE, CYAN, GREEN, MEMORY_COLOURS, MEMORY_KINDS, PURPLE, RED, TIME_COLOURS, TIME_KINDS, YELLOW, Prediction, Pricer, Svg, above, at,
                                      draw_timeline, predict, text_at, ticks)
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, VocabStrategy, divisors
-from ..profile.files import HardwareProfile, ModelProfile
+from ..profile.files import MIB, HardwareProfile, ModelProfile
 
 # %% ../../nbs/09_cost.explore.ipynb #a509cd87
 LINES = BLUE, RED, GREEN, YELLOW, PURPLE, CYAN # colours of lines
@@ -51,9 +50,10 @@ def draw_layer(
 ):
     "Forward and backward time of a layer over batch and over length, and the efficiency of widths"
     import matplotlib.pyplot as plt
+    points = [p for p in profile.points if p.kind=='layer' and p.type==k and p.forward_ms is not None]
+    if not points: raise GalvatronError(f'{profile.model}: no layer of type {k} was timed')
     if axes is None: _, axes = plt.subplots(1, 3, figsize=(10, 3), dpi=100)
     for ax in axes: ax.set_prop_cycle(color=LINES)
-    points = [p for p in profile.points if p.kind=='layer' and p.type==k and p.forward_ms is not None]
     seq = seq or min(p.seq for p in points)
     one = [p for p in points if p.width==1]
     _line(axes[0], [(p.batch, p.forward_ms, p.backward_ms) for p in one if p.seq==seq], 1, f'batch, length {seq}')

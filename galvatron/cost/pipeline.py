@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'CONTEXT_MIB', 'WORLD_COMMUNICATOR_MIB', 'COMMUNICATOR_MIB', 'IN_FRONT', 'BEHIND',
-           'SLOTS', 'STEP_SYNCS', 'RESERVE', 'MEMORY_KINDS', 'TIME_KINDS', 'BLUE', 'CYAN', 'GREEN', 'YELLOW', 'RED',
+           'DIRECT', 'STEP_SYNCS', 'RESERVE', 'MEMORY_KINDS', 'TIME_KINDS', 'BLUE', 'CYAN', 'GREEN', 'YELLOW', 'RED',
            'PURPLE', 'GREY', 'MEMORY_COLOURS', 'TIME_COLOURS', 'in_flight', 'Event', 'timeline', 'Svg', 'at', 'above',
            'text_at', 'ticks', 'draw_timeline', 'pipeline_ms', 'context_mib', 'communicator_mib',
            'further_communicators', 'Pricer', 'message_bytes', 'direct_messages', 'messages_mib', 'message_ms',
@@ -20,14 +20,14 @@ from functools import cached_property, partial
 import numpy as np
 from fastcore.basics import patch
 
-from .communication import (Collective, Group, at_once, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
+from .communication import (Collective, Group, compute_bytes, exchange_of, master_bytes, parameter_collectives, part_of, row_padding, shard_group, shared_gradients,
                                           width_collectives)
-from .layer import (MIB, PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
+from .layer import (PARTS, LayerCost, Setting, carried, end_types, last_of, layer_cost, layout_of, passed, relayout, tied_message, token_mib, vocab_collectives, vocab_cost,
                                   vocab_params, vocab_shared)
 from ..model_spec import HALF, LayerType, ModelSpec
-from ..plan import Plan, RunOptions, actions, html_bar, html_legend, html_table, several, text_table
-from ..profile.files import HardwareProfile, ModelProfile, form_of
-from ..ranks import communicators
+from ..plan import GalvatronError, Plan, RunOptions, actions, at_once, html_bar, html_legend, html_table, is_number, several, text_table
+from ..profile.files import MIB, HardwareProfile, ModelProfile, form_of
+from ..ranks import SLOTS, communicators
 
 # %% ../../nbs/08_cost.pipeline.ipynb #bf3dc024
 def in_flight(
@@ -37,7 +37,7 @@ def in_flight(
     kind:str, # 'gpipe' or 'pipedream_flush'
 ) -> int: # micro-batches whose activations a stage holds at its peak
     "How many forwards a stage is ahead of its backwards, at most"
-    return chunks if kind=='gpipe' and pp>1 else np.minimum(pp-stage, chunks)
+    return np.minimum(pp-stage, chunks) if at_once(pp, kind) else chunks
 
 # %% ../../nbs/08_cost.pipeline.ipynb #b064c283
 @dataclass(frozen=True)
@@ -230,6 +230,7 @@ class Pricer:
     settings:dict = field(default_factory=dict, repr=False) # One for each stage size, micro-batch and accumulation
 
     def __post_init__(self):
+        if (missing := [n for n in ('spec', 'hardware', 'profile') if getattr(self, n) is None]): raise GalvatronError(f"a price rests on a model (spec), a cluster (hardware) and its layers (profile); missing: {', '.join(missing)}")
         for note in self.notes:
             if 'compile' in note: warnings.warn(note, stacklevel=3)
     @property
@@ -246,6 +247,7 @@ class Pricer:
         out = []
         if not self.profile.analytic and self.profile.compiled!=self.options.compile:
             out.append(f"layers were profiled {'with' if self.profile.compiled else 'without'} compile, and the run is {'compiled' if self.options.compile else 'not'}: profile-model --compile {int(self.options.compile)} measures it")
+        if self.profile.precision!=self.options.mixed_precision: out.append(f'layers were profiled in {self.profile.precision}, and the run computes in {self.options.mixed_precision}: profile-model --mixed_precision {self.options.mixed_precision} measures it')
         if 'context_mib' not in self.hardware.meta and context_mib(self.hardware): out.append(f'context: {context_mib(self.hardware):.0f} MiB a GPU are assumed; profile-hardware measures it')
         if bad := self.hardware.problems(): out.append(f"links: a doubtful line stands for what was not measured of {'; '.join(bad[:3])}{f'; and {len(bad)-3} more' if len(bad)>3 else ''}: profile-hardware measures it")
         if not self.hardware.copy_gbps: out.append('casts and copies are left out: the hardware profile holds no copy rate, as the documented files do not; profile-hardware measures it')
@@ -277,7 +279,7 @@ def direct_messages(hardware:HardwareProfile) -> bool:
     return hardware.num_nodes==1 and not hardware.on_cpu
 
 IN_FRONT, BEHIND = 2, 1 # messages alive at once: an input received ahead and a gradient that leaves; a gradient that has come
-SLOTS = 2*2 # of a neighbour's direct messages: two of each direction
+DIRECT = 2*SLOTS # buffers of a neighbour's direct messages: of each direction
 
 def messages_mib(
     stage:int, # 0 is the first
@@ -286,7 +288,7 @@ def messages_mib(
 ) -> float: # MiB on a rank
     "Buffers of the messages between a stage and its neighbours, each as large as the model's largest"
     largest = np.max([message_bytes(t, setting) for t in setting.spec.layer_types], 0)/MIB
-    front, behind = (n + SLOTS*direct_messages(setting.hardware) for n in (IN_FRONT, BEHIND))
+    front, behind = (n + DIRECT*direct_messages(setting.hardware) for n in (IN_FRONT, BEHIND))
     return (front*(stage>0) + behind*(stage<pp-1))*largest
 
 # %% ../../nbs/08_cost.pipeline.ipynb #eb337ab6
@@ -474,17 +476,17 @@ def turns(
     messages:float = 0.0, # MiB of buffers between stages, always there
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
-    states = {n: np.array([float(u.states[n]) for u in units]) for n in ('parameters', 'optimizer', 'working copy')}
+    def each(part, name): return np.array([float(getattr(u, part).get(name, 0.0)) for u in units])
     held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
-    kept, always = [units[0].activation | ({'stage input': entry} if entry else {}), *(u.activation for u in units[1:])], {n: states[n].sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
-    out = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}]
+    kept = {n: each('activation', n) for n in dict.fromkeys(n for u in units for n in u.activation)} | ({'stage input': entry*(np.arange(len(units))==0)} if entry else {})
+    always = {n: each('states', n).sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
+    out, copies, behind = [always | {'gradients': reduced.sum(), 'working copy': renewed.sum()}], each('states', 'working copy'), reduced[::-1].cumsum()[::-1]-reduced
     for last in (True,) if chunks==1 else (True, False):
+        upto = np.cumsum if last else lambda x: np.full(len(x), x.sum())   # of the last backward: what the units behind have let go is gone
+        has = {'working copy': upto(copies)+each('transient', 'working copy'), 'gradients': upto(held)+behind*last} | {n: x.cumsum()+x.sum()*(0 if last else flight-1) for n,x in kept.items()}
         for u,unit in enumerate(units):
-            with_copies = slice(None) if not last else slice(u+1)
-            now = always | {'working copy': states['working copy'][with_copies].sum() + unit.transient['working copy'], 'gradients': held[with_copies].sum() + (reduced[u+1:].sum() if last else 0.0)}
-            for v,acts in enumerate(kept):
-                for n,x in acts.items(): now[n] = now.get(n, 0.0) + x*((0 if last else flight-1) + (v<=u))
+            now = always | {n: x[u] for n,x in has.items()}
             out.append(now | {n: unit.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer')} | {'fresh gradients': fresh[u]})
             if head is not None and u==len(units)-1 and last: # the logits are gone, the gradient of the weights has come
                 out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': fresh[u], 'reduce buffer': unit.transient.get('reduce buffer', 0.0), 'gradients': now['gradients'] + max(reduced[u]-held[u], 0.0)})
@@ -568,6 +570,8 @@ def predict(
 ) -> Prediction:
     "Iteration time and peak memory of a plan, itemised; `GalvatronError` names the profile key that is missing"
     p = pricer or Pricer(spec, hardware, profile, options, mode)
+    if not isinstance(plan, Plan): raise GalvatronError(f'predict: {plan!r} is no plan (Plan.from_text reads its short form, Plan.load a file)')
+    if not (memory_mib is None or is_number(memory_mib, 0)): raise GalvatronError(f'memory_mib: {memory_mib!r} is not allowed (allowed: numbers from 0, which says that it is not known)')
     plan.check(p.hardware.world_size, p.spec if plan.n_layers!=p.spec.n_layers else None) # whether heads divide is another question, see `Plan.check`
     pp, setting = plan.pp_deg, p.setting(plan.pp_deg, plan.micro_bsz, plan.chunks>1)
     costs = [stage_cost(plan, i, setting) for i in range(pp)]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fastcore.basics import patch
 
-from ..plan import GalvatronError
-from .files import ModelProfile,check_files,merge_points,model_files
+from ..plan import GalvatronError, is_number
+from .files import FORMS,ModelProfile,check_files,merge_points,model_files
 
 # %% ../../nbs/03a_profile.arguments.ipynb #c96d2b24
 @dataclass
@@ -47,12 +47,15 @@ class ProfileModelArgs:
     batches:str='' # Batches to measure, separated by commas, in place of those of the mode
     max_tokens:int=0 # Leave out points with more tokens; 0: none
     budget_ms:float=0. # Time for the repetitions of one timing; 0: 100 on a GPU, 40 on a CPU
-    settle_ms:float=1500. # Full load before a timing on a GPU, ms, until its clock is that of a long step; if less, still half of the rest before it, up to 1500
+    settle_ms:float=1500. # Full load around a timing on a GPU, ms, until its clock is that of a long step: the first half warms, the second is timed; if less, still half of the rest before it, up to 1500
     time_limit:float=0. # Seconds after which no further point is begun; a rerun goes on from there. 0: none
     output_dir:str='configs' # Where the files go
     device:str='' # cuda or cpu; empty: cuda if there is one
     analytic:str='' # h200, h100 or a100: write formulas, measure nothing
     force:bool=False # Begin anew: all that was measured goes, also of another machine
+
+    @property
+    def form_names(self)->list: return [f for f in self.forms.split(',') if f]
 
 # %% ../../nbs/03a_profile.arguments.ipynb #87f6c6d1
 _at_least = dict(profile_batch_size=1, profile_batch_size_step=1, profile_seq_length_step=1, layernum_min=1, max_tp_deg=1, max_tokens=0, budget_ms=0, settle_ms=0, time_limit=0)
@@ -64,8 +67,10 @@ MEASURED = dict(computation={'time'}, memory={'memory'}, all={'time','memory'}) 
 def check(self:ProfileModelArgs)->list: # Arguments that this mode does not read, in words
     "Raise for what cannot be measured"
     for k,least in _at_least.items():
-        if (x := getattr(self, k)) is not None and not x>=least: raise GalvatronError(f'profile-model: {k} {x} (allowed: {least} or more)')
+        if (x := getattr(self, k)) is not None and not is_number(x, least): raise GalvatronError(f'profile-model: {k} {x} (allowed: {least} or more)')
     if self.allow_tf32 not in (0, 1): raise GalvatronError(f'profile-model: allow_tf32 {self.allow_tf32} (allowed: 0 or 1)')
+    if self.device not in ('','cpu','cuda'): raise GalvatronError(f'profile-model: device {self.device!r} (allowed: cpu or cuda)')
+    if (bad := [f for f in self.form_names if f not in FORMS]): raise GalvatronError(f'profile-model: forms {", ".join(bad)} (allowed: {", ".join(FORMS)})')
     if self.profile_type not in MEASURED: raise GalvatronError(f'profile-model: profile_type {self.profile_type!r} (allowed: {", ".join(MEASURED)})')
     if self.layernum_max<=self.layernum_min: raise GalvatronError(f'profile-model: layernum_max {self.layernum_max} must be above layernum_min {self.layernum_min}')
     return [f'{k} is for profile_mode {m}, not {self.profile_mode}' for k,m in _of_mode.items() if getattr(self, k) and self.profile_mode not in m.split()]

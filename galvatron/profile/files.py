@@ -112,12 +112,15 @@ class Table:
     spread:tuple=() # Half the interquartile range over the median, one a size
 
     def __post_init__(self):
-        if not len(self.bytes)==len(self.ms)>0: raise GalvatronError(f'a table needs as many times as sizes, got {len(self.ms)} and {len(self.bytes)}')
+        n = len(self.bytes)
+        if not n==len(self.ms)>0: raise GalvatronError(f'a table needs as many times as sizes, got {len(self.ms)} and {n}')
+        if len(self.spread) not in (0, n): raise GalvatronError(f'a table needs as many spreads as sizes or none, got {len(self.spread)} and {n}')
         for v in (*self.bytes, *self.ms): measurement(v, 'a table')
-        order = sorted(range(len(self.bytes)), key=lambda i: self.bytes[i])
+        if len({*self.bytes})<n: raise GalvatronError('a table holds a size twice')
+        order = sorted(range(n), key=lambda i: self.bytes[i])
         for k in ('bytes','ms','spread'):
             v = getattr(self, k)
-            object.__setattr__(self, k, tuple(v[i] for i in order) if len(v)==len(order) else tuple(v))
+            object.__setattr__(self, k, tuple(v[i] for i in order) if len(v) else ())
 
 # %% ../../nbs/03_profile.files.ipynb #e7b36ef0
 @patch
@@ -191,12 +194,17 @@ class HardwareProfile:
     documented:dict=field(default_factory=dict) # Contents of the documented files, where there was no rich one
 
     def __post_init__(self):
+        _check_cluster(self.num_nodes, self.gpus_per_node)
         self.name = self.name or f'{self.device or "cluster"} {self.num_nodes}x{self.gpus_per_node}'
         self._found = {}
     @property
     def world_size(self): return self.num_nodes*self.gpus_per_node
     @property
     def on_cpu(self): return self.meta.get('backend')=='gloo' or self.device.lower().startswith('cpu') # a measured one bears its processor's name
+
+def _check_cluster(nodes, gpus):
+    "Raise if no ranks are there"
+    for k,n in (('num_nodes',nodes), ('gpus_per_node',gpus)): whole_number(n, k, 1)
 
 # %% ../../nbs/03_profile.files.ipynb #9a6f1e14
 @patch
@@ -317,9 +325,8 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
     "A profile from the content of the rich file"
     try:
         of_kind(d, device=str, name=str, analytic=bool, meta=dict, overlap=dict, tables=list)
-        for k in ('num_nodes','gpus_per_node'): whole_number(d[k], k, 1)
         for k in ('memory_mib','matmul_tflops','copy_gbps'): measurement(d[k], k)
-        for k in {'context_mib','communicator_mib','sharding_ms','contention'} & d['meta'].keys(): measurement(d['meta'][k], f'meta, {k}', float(k=='contention'))
+        _check_meta(d['meta'], context_mib=0., communicator_mib=0., sharding_ms=0., contention=1.)
         return cls(tables=dict(map(_table_of_row, d['tables'])), overlap={k:_pair(v, f'overlap {k}') for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None
@@ -329,6 +336,7 @@ def _table_of_row(r):
     "Key and table of a row of the rich file"
     if r['op'] not in OPS: raise GalvatronError(f'tables: operation {r["op"]!r} is not allowed (allowed: {", ".join(OPS)})')
     for b in r['bytes']: whole_number(b, f'bytes of {r["op"]}', 1)
+    for v in r['ms']: measurement(v, f'ms of {r["op"]}', 1e-9)
     for v in r['spread']: measurement(v, f'spread of {r["op"]}')
     return (r['op'], whole_number(r['size'], 'size', 2), whole_number(r['stride'], 'stride', 1)), Table(tuple(r['bytes']), tuple(r['ms']), tuple(r['spread']))
 
@@ -336,6 +344,11 @@ def _pair(v, what):
     "Slowdowns of computing and of communicating"
     compute,communicate = v
     return measurement(compute, what, 1.), measurement(communicate, what, 1.)
+
+def _check_meta(meta, **least):
+    "Raise for what a profile says beside its tables if that is no number, or no description of a machine"
+    of_kind({'machine':{}, **meta}, machine=dict)
+    for k in least.keys() & meta.keys(): measurement(meta[k], f'meta, {k}', least[k])
 
 # %% ../../nbs/03_profile.files.ipynb #53f7db93
 def hardware_files(nodes:int, gpus:int)->dict: # Kind -> file name
@@ -374,6 +387,11 @@ _SP = dict(all_reduce='allreduce', all_to_all='all2all')
 # %% ../../nbs/03_profile.files.ipynb #2a32546d
 _LINE = tuple(2**i for i in range(16, 31))
 
+def _ranks(text, world, key):
+    "Ranks of the group that a key names"
+    if 2<=(n := int(text))<=world: return n
+    raise GalvatronError(f'{key}: no group of {n} among {world} ranks (allowed: 2 to {world})')
+
 def _from_bandwidth(op, size, gbps, key):
     gbps = measurement(gbps, key, 1e-9)
     return Table(_LINE, tuple(bus_factor(op, size)*n/(gbps*1e6) for n in _LINE))
@@ -384,11 +402,11 @@ def _documented_tables(doc, world):
     tab,times = {},{}
     for k,v in doc.get('allreduce', {}).items():
         if (m := re.fullmatch(r'allreduce_size_(\d+)_consec_([01])', k)):
-            n = int(m[1]); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v, k)
+            n = _ranks(m[1], world, k); tab['all_reduce', n, 1 if m[2]=='1' else world//n] = _from_bandwidth('all_reduce', n, v, k)
     for k,v in doc.get('p2p', {}).items():
-        if (m := re.fullmatch(r'pp_size_(\d+)', k)): tab['p2p', int(m[1]), world//int(m[1])] = _from_bandwidth('p2p', int(m[1]), v, k)
+        if (m := re.fullmatch(r'pp_size_(\d+)', k)): n = _ranks(m[1], world, k); tab['p2p', n, world//n] = _from_bandwidth('p2p', n, v, k)
     for k,v in doc.get('sp', {}).items():
-        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],int(m[2])), {})[int(m[3])*MIB] = measurement(v, k, 1e-9)
+        if (m := re.fullmatch(r'(allreduce|all2all)_size_(\d+)_(\d+)MB_time', k)): times.setdefault((m[1],_ranks(m[2], world, k)), {})[whole_number(int(m[3]), k, 1)*MIB] = measurement(v, k, 1e-9)
     for (o,n),t in times.items(): tab[{v:k for k,v in _SP.items()}[o], n, 1] = Table(tuple(t), tuple(t.values()))
     return tab
 
@@ -440,10 +458,11 @@ def _clusters_of(names, kinds='hardware_profile'): return {(int(m[1]),int(m[2]))
 
 def _only_cluster(path, nodes, gpus):
     "Nodes and GPUs per node of the one profile in a folder"
-    found = sorted(f for f in _clusters(path) if nodes in (None,f[0]) and gpus in (None,f[1]))
+    every = sorted(_clusters(path))
+    found = [f for f in every if nodes in (None,f[0]) and gpus in (None,f[1])]
     if len(found)==1: return found[0]
-    what = ', '.join(f'{n} nodes x {g}' for n,g in found) or 'none'
-    raise GalvatronError(f'{path}: hardware profiles found: {what}; state num_nodes and num_gpus_per_node')
+    if not every: raise GalvatronError(f'{path}: no hardware profile there; galvatron profile-hardware measures one, or writes one from formulas (--analytic)')
+    raise GalvatronError(f'{path}: hardware profiles found: {", ".join(f"{n} nodes x {g}" for n,g in every)}; state num_nodes and num_gpus_per_node')
 
 # %% ../../nbs/03_profile.files.ipynb #fa5070e7
 def _save(profile, folder, names, kept=()):
@@ -566,6 +585,7 @@ def analytic(cls:HardwareProfile,
     gpus_per_node:int=8, # GPUs of one node
 ):
     "A profile from published figures, marked as such"
+    _check_cluster(num_nodes, gpus_per_node)
     dev,W = device_of(device),num_nodes*gpus_per_node
     groups = [(n,d) for n in divisors(W)[1:] for d in divisors(W//n)]
     chains = {link_group(i, k, W//k, gpus_per_node) for k in divisors(W)[1:] for i in range(k-1)}
@@ -936,17 +956,17 @@ def optimizer_ms(self:ModelProfile,
 )->float: # ms
     "Time of one optimizer step"
     if self.documented: return 0. # those files never held it
+    line = self._optimizer_line()
+    return max(0., line.alpha + line.beta*mparams)
+
+@patch
+def _optimizer_line(self:ModelProfile):
+    "The line through the measured steps, from zero if there is one alone; remembered, since each stage of a plan asks"
     if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled; galvatron profile-model --profile_type computation measures it')
-    at = dict(self.optimizer)
-    return static_value(at, mparams) if len(at)==1 else max(0., (f := fit_line(list(at), list(at.values()))).alpha + f.beta*mparams)
+    if 'optimizer' not in self._memo: self._memo['optimizer'] = fit_line(*zip(*dict(self.optimizer).items()))
+    return self._memo['optimizer']
 
 # %% ../../nbs/03_profile.files.ipynb #4d422649
-@patch(as_prop=True)
-def optimizer_ms_per_mparam(self:ModelProfile)->float:
-    "Time for a million parameters more (ms)"
-    if not self.optimizer: raise GalvatronError(f'{self.model}: optimizer was not profiled; galvatron profile-model --profile_type computation measures it')
-    return fit_line(*zip(*self.optimizer)).beta
-
 @patch
 def parameter_mib(self:ModelProfile, k:int)->float:
     "Parameters of one whole layer of type k in fp32 (MiB)"
@@ -1026,22 +1046,24 @@ def from_rich(cls:ModelProfile, d:dict, path=''):
     "A profile from the content of the rich file"
     try:
         of_kind(d, model=str, precision=str, device=str, analytic=bool, meta=dict, points=list, optimizer=list, depths=list, seqs=list, layer_params=list, vocab_params=list)
-        for r in d['points']: _check_row(r)
+        _check_meta(d['meta'], vocab=0.)
+        for r in d['points']: _check_row(r, len(d['layer_params']))
         for k in ('seqs','layer_params','vocab_params'): [measurement(v, k) for v in d[k]]
-        for r in d['optimizer']: measurement(r['mparams'], 'optimizer mparams'), measurement(r['ms'], 'optimizer ms')
+        for r in d['optimizer']: measurement(r['mparams'], 'optimizer mparams', 1e-9), measurement(r['ms'], 'optimizer ms')
         for r in d['depths']: _check_depth(r)
         return cls(points=tuple(Point(**r) for r in d['points']), optimizer=tuple((r['mparams'],r['ms']) for r in d['optimizer']), depths=tuple(d['depths']),
                    **{k:tuple(d[k]) for k in ('seqs','layer_params','vocab_params')}, **{k:d[k] for k in ('model','precision','device','analytic','meta')})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no model_profile_*.json; name the folder that the profile is in') from None
     except (TypeError,GalvatronError) as e: raise GalvatronError(f'{path}: malformed: {e}') from None
 
-def _check_row(r):
-    "Raise for a row of points that is none"
+def _check_row(r, types):
+    "Raise for a row of points that is none; `types` of layers are there, 0 if nothing says so"
     for k in IDENTITY: r[k]
     for k,allowed in dict(kind=('layer','embed','head'), form=FORMS).items():
         if r[k] not in allowed: raise GalvatronError(f'points, {k}: {r[k]!r} is not allowed (allowed: {", ".join(allowed)})')
     for k in IDENTITY:
-        if k not in ('kind','form'): whole_number(r[k], f'points, {k}', k in ('width','batch'))
+        if k not in ('kind','form'): whole_number(r[k], f'points, {k}', int(k in ('width','batch')))
+    if r['kind']=='layer' and 0<types<=r['type']: raise GalvatronError(f'points, type: {r["type"]} is not allowed (allowed: below {types}, as many as layer_params)')
     for k,v in r.items():
         if k not in (*IDENTITY, 'oom'): measurement(v, f'points, {k}')
     _check_oom(r)
@@ -1052,7 +1074,8 @@ def _check_oom(r):
 def _check_depth(r):
     "Raise for a row of whole models that is none"
     of_kind(r, layers=list, seq=list)
-    for v in (r['batch'], *r['layers'], *r['seq']): whole_number(v, 'depths, layers, batch or seq')
+    whole_number(r['batch'], 'depths, batch', 1)
+    for v in (*r['layers'], *r['seq']): whole_number(v, 'depths, layers or seq')
     for k in r.keys()-{'batch','layers','seq','oom'}: measurement(r[k], f'depths, {k}')
     _check_oom(r)
 
@@ -1149,7 +1172,7 @@ def to_memory(self:ModelProfile)->dict:
     "The content of the memory file"
     out = {}
     for d in self.depths:
-        if 'states_mib' not in d: continue
+        if not {'states_mib','activation_mib','peak_mib'}<=d.keys(): continue
         run = out.setdefault('1_1_1', {})
         stem = f'layernum[{",".join(map(str, d["layers"]))}]_bsz{d["batch"]}_seq{_lst(d["seq"])}_rank0_'
         run.update({stem+'ms':d['states_mib'], stem+'act':d['activation_mib'], stem+'act_peak':d['peak_mib']})
@@ -1166,7 +1189,7 @@ _RAW = re.compile(r'layernum\[?(\d+(?:[,_]\d+)*)\]?_bsz(\d+)(?:_seq\[?(\d+(?:,\d
 def raw_rows(d:dict, seqs)->list:
     "Raw keys of a computation file as rows"
     ms = [(m,measurement(v, k)) for k,v in d.items() if (m := _RAW.match(k))]
-    return [dict(layers=[int(n) for n in re.split('[,_]', m[1])], batch=int(m[2]), seq=[int(s) for s in m[3].split(',')] if m[3] else list(seqs), forward_ms=v) for m,v in ms]
+    return [dict(layers=[int(n) for n in re.split('[,_]', m[1])], batch=whole_number(int(m[2]), m[0], 1), seq=[int(s) for s in m[3].split(',')] if m[3] else list(seqs), forward_ms=v) for m,v in ms]
 
 # %% ../../nbs/03_profile.files.ipynb #9806ea64
 def computation_points(d:dict, seqs)->list:
@@ -1175,7 +1198,7 @@ def computation_points(d:dict, seqs)->list:
     if not any(_LAYER.match(k) for k in d): d = {**d, **difference(raw_rows(d, seqs))}
     for k,v in d.items():
         if (m := _LAYER.match(k)):
-            t,b = int(m[1]),int(m[2] or 1)
+            t,b = int(m[1]),whole_number(int(m[2] or 1), k, 1)
             out.append(Point('layer', t, batch=b, seq=int(m[3] or seqs[min(t, len(seqs)-1)]), forward_ms=measurement(v, k)*b))
         elif (m := _OTHER.match(k)): out.append(Point('head', batch=int(m[1] or 1), seq=int((m[2] or str(seqs[-1])).split(',')[-1]), forward_ms=measurement(v, k)*int(m[1] or 1)))
     return out
@@ -1195,6 +1218,11 @@ def _entry(e, key, name, kind=(dict,Real)):
     for w,a in e[name].items() if isinstance(e[name], dict) else [('', e[name])]: measurement(a, f'memory profile, {key}, {name} {w}'.rstrip())
     return e[name]
 
+def _length(text, key):
+    "Length of the last type that an entry of a memory file is about"
+    if (s := text.strip('[]').split(',')[-1]).isdecimal(): return int(s)
+    raise GalvatronError(f'memory profile, {key}: length {text!r} is no number')
+
 def _memory_layer(key, k, v, sp, seqs):
     "Points of one layer type's entry"
     for s,e in _by_seq(v, seqs[min(k, len(seqs)-1)]).items():
@@ -1202,7 +1230,7 @@ def _memory_layer(key, k, v, sp, seqs):
         for w,a in act.items():
             if w=='checkpoint': continue
             w,form = int(w),'sp' if sp and w!='1' else 'tp'
-            yield Point('layer', k, form, w, 1, int(s), activation_mib=a, checkpoint_mib=None if ck is None else ck/w if form=='sp' else ck)
+            yield Point('layer', k, form, w, 1, _length(s, key), activation_mib=a, checkpoint_mib=None if ck is None else ck/w if form=='sp' else ck)
 
 # %% ../../nbs/03_profile.files.ipynb #239cbb81
 def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by type
@@ -1217,7 +1245,7 @@ def memory_points(d:dict, seqs)->tuple: # Points, parameters of one layer by typ
         elif (m := re.fullmatch(r'other_memory_pp_off(_sp)?', key)):
             for s,e in _by_seq(v, seqs[-1]).items():
                 act = _entry(e, key, 'activation')
-                out += [Point('head', 0, 'sp' if m[1] and w!='1' else 'tp', int(w), 1, int(s.strip('[]').split(',')[-1]), peak_mib=a) for w,a in (act if isinstance(act, dict) else {'1':act}).items()]
+                out += [Point('head', 0, 'sp' if m[1] and w!='1' else 'tp', int(w), 1, _length(s, key), peak_mib=a) for w,a in (act if isinstance(act, dict) else {'1':act}).items()]
     ck = {p.seq:p.checkpoint_mib for p in out if p.kind=='layer' and p.type==0 and p.width==1 and p.checkpoint_mib is not None}
     return out + [Point('embed', batch=1, seq=s, activation_mib=c) for s,c in ck.items()], tuple(params[k] for k in sorted(params))
 
@@ -1397,6 +1425,7 @@ def analytic(cls:ModelProfile,
 ):
     "A profile from formulas and published rates, marked as such"
     if precision not in ('fp32','fp16','bf16'): raise GalvatronError(f'formulas know no mixed_precision {precision!r}: fp32, fp16 or bf16')
+    for what,ns in dict(seqs=seqs or (), batches=batches, widths=widths).items(): [whole_number(n, f'formulas, {what}', 1) for n in ns]
     dev,e,pts = device_of(device),4 if precision=='fp32' else 2,[]
     for k,t in enumerate(spec.layer_types):
         for s in (sorted({t.seq, *(seqs or ())}) if len(spec.layer_types)==1 else [t.seq]):

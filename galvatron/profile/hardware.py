@@ -75,7 +75,7 @@ def check_args(a:ProfileHardwareArgs):
     if a.scale<2: bad.append(f'scale {a.scale}: at least 2')
     if a.end_mb<1: bad.append(f'end_mb {a.end_mb}: at least 1')
     if a.device not in ('','cpu','cuda'): bad.append(f'device {a.device!r}: cpu or cuda')
-    if not a.timeout>0: bad.append(f'timeout {a.timeout:g}: above 0')
+    if not 0<a.timeout<math.inf: bad.append(f'timeout {a.timeout:g}: a number above 0')
     if not a.max_call_ms>=0: bad.append(f'max_call_ms {a.max_call_ms:g}: 0 or more')
     bad += [f'{k} {getattr(a, k)}: at least 1' for k in ('max_pp_deg','overlap_time_multiply') if getattr(a, k)<1]
     bad += [f'envs {e!r}: want KEY=VALUE' for e in a.envs if e.find('=')<1]
@@ -250,11 +250,11 @@ def slowdowns(
     "How much longer each side takes while the other runs"
     g,c = (agree(timed(f, device, agree, 20.)[0]) for f in (compute, communicate))
     n = max(2, math.ceil(multiply*c/max(g, 1e-3)))
-    arithmetic = lambda: [compute() for _ in range(n)]
+    arithmetic,lead = lambda: [compute() for _ in range(n)],n/10+1       # a GPU begins later, ms: Python takes less than 0.1 to issue one unit
     alone,together,message = [],[],[]
     for _ in range(repeats):
-        agree(0.); alone += once_ms([arithmetic], device, n/10+1)
-        agree(0.); delay(device, n/10+2); communicate()              # on every rank alike, so that they begin together
+        agree(0.); alone += once_ms([arithmetic], device, lead)
+        agree(0.); delay(device, lead+1); communicate()              # on every rank alike, so that they begin together
         with lane(device) as start:
             wait = start(communicate); together += once_ms([arithmetic], device); message.append(wait())
     return slowdown_pair(*(agree(statistics.median(ms)) for ms in (alone, together)), c, agree(statistics.median(message)))

@@ -24,7 +24,7 @@ from tqdm.auto import tqdm
 
 from ..plan import GalvatronError,LayerStrategy,Plan,RunOptions,VocabStrategy,_misfits
 from .arguments import MEASURED,ProfileModelArgs,check_folder,points_of,widths_of,write_analytic
-from .files import FORMS,METHODS,MIB,ModelProfile,Point,check_files,merge_points,model_files,rich_text,write_text
+from .files import METHODS,MIB,ModelProfile,Point,check_files,merge_points,model_files,rich_text,write_text
 from .hardware import _warn,delay,device_facts,median_spread,once_ms
 from ..runtime import collectives
 from ..runtime.collectives import is_oom,local
@@ -481,10 +481,8 @@ def can_share(t, form:str, width:int, seqs)->bool:
 def tasks_for(a:ProfileModelArgs, spec)->list:
     "Everything the arguments ask for, by build, small points first"
     points,types,out = points_of(a, spec),spec.layer_types,[]
-    forms = [f for f in a.forms.split(',') if f]
-    if (bad := set(forms)-set(FORMS)): raise GalvatronError(f'profile-model: forms {", ".join(bad)} unknown: {", ".join(FORMS)}')
     for w in widths_of(a):
-        for form in ['tp'] if w==1 else forms:
+        for form in ['tp'] if w==1 else a.form_names:
             kinds = tuple(k for k,t in enumerate(types) if w==1 or can_share(t, form, w, [s[k] for _,s in points]))
             if kinds: out += [Task(form, w, b, s, kinds, form!='ulysses', depths_of(a, len(types)) if w==1 else ()) for b,s in points]
     return out
@@ -527,7 +525,7 @@ def run_task(task:Task, r:Rank, a:ProfileModelArgs, do:set, first:bool, rest_s:f
     if r.options.compile: torch._dynamo.reset() # one graph a shape: a recompile limit would silently fall back to eager
     b = Bench(r, task.batch, task.seqs)
     rest_s = math.inf if r.options.compile else rest_s # in the first round
-    load_ms = 0. if r.device.type=='cpu' else max(a.settle_ms, min(type(a).settle_ms, 500*rest_s))
+    load_ms = 0. if r.device.type=='cpu' else max(a.settle_ms, min(type(a).settle_ms, 1e3*rest_s/2))
     got = times(b, task, budget, load_ms) if 'time' in do else {}
     points = [*(layer_point(b, task, do, got, k) for k in task.kinds), *(end_points(b, task, do, got) if task.ends else [])]
     return points, [depth_row(b, n, task, do, got, budget, first) for n in task.depths]
@@ -603,7 +601,6 @@ class Book:
 def _device(a):
     cuda = torch.cuda.is_available()
     if a.device=='cuda' and not cuda: raise GalvatronError('profile-model: --device cuda, but no GPU is visible here; --device cpu profiles the CPU, --analytic h200 needs no device')
-    if a.device not in ('','cpu','cuda'): raise GalvatronError(f'profile-model: device {a.device!r}: cpu or cuda')
     return torch.device('cuda', torch.cuda.current_device()) if cuda and a.device!='cpu' else torch.device('cpu')
 
 def machine_of(a:ProfileModelArgs, device)->dict:
@@ -747,6 +744,3 @@ def profile_model(
         book.m.save(a.output_dir)
         if book.failed: raise GalvatronError(f'profile-model: {_failures(book, tasks)}; what was measured is in {a.output_dir}, and the same command tries the rest again')
         return book.m
-
-# %% ../../nbs/05_profile.model.ipynb #68d1f5b2
-#| export

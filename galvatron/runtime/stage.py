@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..checkpoint.distributed import local_box
 from ..model_spec import HALF
-from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions
+from ..plan import GalvatronError, LayerStrategy, Plan, RunOptions, at_once
 from .collectives import vocab_cross_entropy, vocab_embed
 from .groups import Place
 from .overlap import Chain, by_sample, later, turn
@@ -250,7 +250,7 @@ def _link(self:StageModel):
     "Tell sharded units which one to gather ahead, and the last two of the model that they need not be gathered again for the backward"
     sharded = [u for u in self.units if u.sharded]
     for before,u in zip(sharded, sharded[1:]): u.before, before.behind, u.copies.then = before, u, before.at_attention
-    if self.place.last and not (self.place.pp>1 and self.plan.pipeline_type=='gpipe'):
+    if self.place.last and at_once(self.place.pp, self.plan.pipeline_type):
         for u in sharded[-2:]: u.turns = u in self.units[-2:]
 
 # %% ../../nbs/24_runtime.stage.ipynb #f53ee47e

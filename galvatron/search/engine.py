@@ -21,11 +21,11 @@ import numpy as np
 from fastcore.basics import patch
 from tqdm import tqdm
 
-from ..cost.communication import at_once, shard_group
+from ..cost.communication import shard_group
 from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, communicator_mib, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
-from ..plan import GalvatronError, Plan, VocabStrategy, html_table, several, text_table, write_text
+from ..plan import GalvatronError, Plan, VocabStrategy, at_once, html_table, several, text_table, write_text
 from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from ..ranks import pair_count, stage_count
 from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
