@@ -482,7 +482,7 @@ def sharding_ms(s)->float:
     from galvatron.runtime.stage import StageModel
     spec,tokens = ModelSpec.from_hf(dict(model_type='llama', vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2), seq=4),torch.zeros(1, 4, dtype=torch.long)
     def step_ms(layers, ranks):
-        plan = Plan.uniform(layers, ranks, global_train_batch_size=ranks)
+        plan = Plan.uniform(layers, ranks, global_train_batch_size=ranks, default_dp_type='zero2')
         model = StageModel(spec.with_layers((layers,)), plan, RunOptions('fp32'), Place.solo(s.device) if ranks==1 else None)
         return thread_ms(lambda: Pipeline(model).step([dict(tokens=tokens, labels=tokens)]))
     few,many = (step_ms(n, s.world)-step_ms(n, 1) for n in (2, 6))
