@@ -241,6 +241,7 @@ def _halved(gaps, arithmetic, shares, beside):
         for messages in (before, behind): total = total + overlapped(arithmetic*share/2, half(messages))
     return total + overlapped(0.0, half(gaps[-1]))
 
+# %% ../../nbs/06_cost.communication.ipynb #fccc70ce
 def compiled_ms(
     s:LayerStrategy, # Strategy
     layer:LayerType, # Sizes

@@ -90,6 +90,7 @@ def tint(colour:str, share:float) -> str:
 
 COLOURS = {t: tint(colours[k], 0.6*i/len(terms)) for kinds, colours in ((MEMORY_KINDS, MEMORY_COLOURS), (TIME_KINDS, TIME_COLOURS)) for k, terms in kinds.items() for i, t in enumerate(terms)}
 
+# %% ../../nbs/09_cost.explore.ipynb #646c21a2
 def stacked(
     table, # Data frame: one row a term, one column a bar
     unit:str, # Of the numbers

@@ -165,6 +165,7 @@ def add_states(
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
+# %% ../../nbs/07_cost.layer.ipynb #5d271b04
 def _fresh_mib(params, together, alone, setting):
     "Gradients that have come and are not added or reduced yet; autograd hands those of `together` parameters over at once"
     o, adds = setting.options, adds_up(setting, alone)
@@ -356,6 +357,7 @@ def end_types(spec:ModelSpec, head:bool) -> list:
     t = spec.layer_types[-1 if head else 0]
     return [replace(t, seq=n, hidden=width) for n,width in spec.stream(spec.n_layers if head else 0)]
 
+# %% ../../nbs/07_cost.layer.ipynb #70b5b225
 def vocab_cost(
     s:LayerStrategy, # The vocabulary's strategy, as a layer's
     head:bool, # Head and loss, or the embedding
@@ -367,6 +369,7 @@ def vocab_cost(
     stays = head and at_once(pp, kind)
     return setting.recall((s, head, pp, stays), lambda: _vocab_cost(s, head, pp, setting, stays))
 
+# %% ../../nbs/07_cost.layer.ipynb #51b1f5d2
 def _vocab_cost(s, head, pp, setting, stays):
     o, profile, t = setting.options, setting.profile, setting.spec.layer_types[-1 if head else 0]
     batch, name = setting.micro_bsz/s.dp(setting.stage_size), 'head and loss' if head else 'embedding'

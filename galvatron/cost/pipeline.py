@@ -49,6 +49,7 @@ class Event:
     begin:float # ms
     end:float # ms
 
+# %% ../../nbs/08_cost.pipeline.ipynb #4af388a6
 def timeline(
     forward:list, # ms of one micro-batch, per stage
     backward:list, # ms of one micro-batch, per stage

@@ -704,6 +704,7 @@ def growing(
         if fine and all(kept): break
     return best[0]
 
+# %% ../../nbs/03_profile.files.ipynb #1b37d72e
 def fitted(
     at:dict, # Measured size: value
     x:float, # Any size
@@ -764,6 +765,7 @@ def _measured(self:ModelProfile, fld, kind, k, form):
         self._memo[key] = {w:rows for w,rows in at.items() if rows}
     return self._memo[key]
 
+# %% ../../nbs/03_profile.files.ipynb #58504c1e
 @patch
 def _value(self:ModelProfile, fld, kind, k, form, width, batch, seq, mode):
     "One field of one module at any width, batch and length; `mode` None means memory"
@@ -1056,6 +1058,7 @@ def from_rich(cls:ModelProfile, d:dict, path=''):
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no model_profile_*.json; name the folder that the profile is in') from None
     except (TypeError,GalvatronError) as e: raise GalvatronError(f'{path}: malformed: {e}') from None
 
+# %% ../../nbs/03_profile.files.ipynb #f2c55b19
 def _check_row(r, types):
     "Raise for a row of points that is none; `types` of layers are there, 0 if nothing says so"
     for k in IDENTITY: r[k]

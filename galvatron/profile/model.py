@@ -567,6 +567,7 @@ def _joined(old, new):
     oom = _oom((_failed(old)|_failed(new))-_measured(out))
     return {k:v for k,v in out.items() if k!='oom'} | (dict(oom=oom) if oom else {})
 
+# %% ../../nbs/05_profile.model.ipynb #38aab157
 class Book:
     "The profile as it grows: each finished point is on disk, from the first on that was asked for and could be measured"
     def __init__(self, path, m:ModelProfile, deadline:float=float('inf'), stale=()):
@@ -639,6 +640,7 @@ def _attempt(task, group, r, a, do, book):
         e.__traceback__ = None
     return run_task(replace(task, depths=()), r, a, do, first=False)[0],oom_rows(task, do)[1]
 
+# %% ../../nbs/05_profile.model.ipynb #b289d189
 def run_group(group:list, book:Book, spec, a, options, device, bar):
     "Run the tasks of one build; after one that ran out of memory the larger ones are marked, not run"
     do = wanted(a)
