@@ -298,6 +298,8 @@ def spec(self:ModelArgs):
     pair = lambda x, y: (x or y, y or x) if x or y else None
     n = first(a.set_layernum_manually, pair(a.num_encoder_layers, a.num_decoder_layers), a.depths, a.num_hidden_layers)
     seq = first(a.set_seqlen_manually, pair(a.encoder_seq_length, a.decoder_seq_length), a.seq_length)
+    for k,x,names in (('set_layernum_manually', n, 'num_hidden_layers (T5: num_encoder_layers, num_decoder_layers; Swin: depths)'), ('set_seqlen_manually', seq, 'seq_length (T5: encoder_seq_length, decoder_seq_length)')):
+        if getattr(a, k)==1 and x is None: raise GalvatronError(f'{k} 1 needs {names}')
     rest = {f.name:getattr(a, f.name) for f in fields(a) if f.name not in (*_layer_args, *_seq_args, *_no_shape)}
     rest = {} if every==0 else {k:v for k,v in rest.items() if v is not None}
     if a.hf_config:

@@ -109,6 +109,8 @@ def test_model_switches():
     assert (part.n_layers, part.layer_types[0].hidden)==(4, 4096)
     all_ = spec(f'--model_size llama-7b {shape} --set_model_config_manually 1 --vocab_size 1000')
     assert (all_.n_layers, all_.layer_types[0].hidden, all_.seq, all_.vocab)==(4, 1024, 512, 1000)
+    for switch, wanted in (('set_layernum_manually', 'num_hidden_layers'), ('set_seqlen_manually', 'seq_length')):
+        with pytest.raises(GalvatronError, match=f'{switch} 1 needs {wanted}'): spec(f'--model_size llama-7b --{switch} 1') # nothing takes the place of a forgotten number
     t5 = spec('--model_type t5_hf --model_size t5-base --num_encoder_layers 3 --num_decoder_layers 2')
     assert [t.count for t in t5.layer_types]==[3, 2]
 

@@ -36,6 +36,11 @@ def test_every_meaning_has_its_translation_and_no_more():
         for title,rows in argument_groups(command): used |= {title, *(a.meaning for a in rows), *(a.kind for a in rows)}
     assert used-set(WORDS)==set() and set(WORDS)-used==set()
 
+def test_the_changelog_names_what_is_accepted_without_effect():
+    page = ''.join(''.join(c['source']) for c in cells(NBS/'guide/changelog.ipynb', 'markdown'))
+    said = set(re.findall('`(\\w+)`', re.search('accepted and have no effect.*', page)[0].partition('. ')[0]))
+    assert said=={a.name for command in itertools.chain(*CHAPTERS.values()) for _,rows in argument_groups(command) for a in rows if a.meaning.startswith('Accepted')}
+
 GUIDE = [l.partition(': ') for l in (ROOT/'tests/golden/guide_arguments.txt').read_text().splitlines() if not l.startswith('#')]
 
 @pytest.mark.parametrize('lang', ['', 'zh'])

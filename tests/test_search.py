@@ -1,5 +1,5 @@
 "The search against brute force, its monotonicity, and what it says where nothing fits. Quick: no processes, no torch."
-import re, subprocess, sys, time
+import os, re, subprocess, sys, time
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -11,7 +11,7 @@ from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
 from galvatron.plan import GalvatronError, LayerStrategy, Plan
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import Config, Engine, banner, changes, compare, explain, reasons, report, run_search, search, typed
+from galvatron.search.engine import AT_ONCE, Config, Engine, banner, changes, compare, explain, memory_curve, reasons, report, run_search, search, spread, typed
 from galvatron.search.bounds import least_budget
 from galvatron.search.join import MOST, joins, parts_of, placed, places
 from galvatron.search.solve import prepare, solve
@@ -566,8 +566,25 @@ def test_same_file_for_any_number_of_workers(tmp_path, capsys):
         texts.append(next(out.glob('*.json')).read_bytes())
     assert texts[0]==texts[1]==texts[2]
     said = capsys.readouterr().out
-    for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'billion parameters, 2,048 tokens a sample; 8 GPUs', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'one core is enough'): assert words in said
+    for words in ('Searching Batch Sizes Info', 'Final results of max memory 24576 MB:', 'billion parameters, 2,048 tokens a sample; 8 GPUs', 'Optimal bsz = 32', 'Minimized timecost=', 'Memory remaining=', 'best uniform plan', 'best 3-D plan', 'rule of thumb', 'parallel_search: up to 8 processes'): assert words in said
     assert said.rstrip().endswith(banner('Galvatron Search Engine End Searching'))
+
+def test_several_processes_find_the_same(tmp_path):
+    "Bounds of a wide sweep, comparisons and the memory curve come from other processes, and are the same"
+    *m, one = setup(LLAMA, 8, memory_constraint=24, max_bsz=512)
+    several = replace(one, parallel_search=True, worker=3)
+    a, b = search(*m, one), search(*m, several)
+    assert a.engine.considered > AT_ONCE and (a.plan, a.gap, a.engine.bound, a.engine.effort.left)==(b.plan, b.gap, b.engine.bound, b.engine.effort.left)
+    assert [(n, q and q.iteration_ms) for n, q in a.baselines().items()]==[(n, q and q.iteration_ms) for n, q in b.baselines().items()]
+    assert [(c, q.iteration_ms) for c, q in a.switched()]==[(c, q.iteration_ms) for c, q in b.switched()]
+    assert memory_curve(*m, replace(one, settle_bsz=16), [8, 24])==memory_curve(*m, replace(several, settle_bsz=16), [8, 24])
+
+def test_what_happens_to_other_processes_is_said():
+    many = SearchArgs(parallel_search=True, worker=2)
+    def bad(): raise GalvatronError('no such layer')
+    with pytest.raises(GalvatronError, match='no such layer'): spread(many, [bad]*3)
+    with pytest.raises(GalvatronError, match='ended from outside.*--worker'): spread(many, [lambda: os.kill(os.getpid(), 9)]*3)
+    assert spread(many, [lambda: spread(many, [os.getpid]*2)]*2)[0][0]!=os.getpid()    # they have none of their own
 
 def test_small_differences_are_not_zero():
     spec = ModelSpec.from_size('gpt_hf', 'gpt-1.5b', layers=4, seq=32, hidden_size=64, num_attention_heads=4)

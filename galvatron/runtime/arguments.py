@@ -51,7 +51,7 @@ def _also(default, *names, **more): return field(default=default, metadata={'ali
 @dataclass
 class TrainArgs:
     "Training"
-    train_iters:int|None=None # Steps
+    train_iters:int|None=None # Steps; without this, samples and epochs: one pass over the training data
     train_samples:int|None=None # The same in samples
     epochs:int|None=_also(None, '-e') # The same in passes over the training data
     lr:float=1e-4 # Largest learning rate

@@ -5,16 +5,19 @@
 # %% auto #0
 __all__ = ['ONE_BYTE', 'EFFORT', 'HARD', 'CLOSING', 'ENOUGH', 'WIDE', 'FIRST_SHEET', 'AT_ONCE', 'PRICES', 'MANY', 'TRIES',
            'FEW_LAYERS', 'ORDERS', 'SAME', 'PLAN_COLUMNS', 'NO_PLAN', 'CLOSE', 'ROUGHLY', 'HELPS', 'ARITHMETIC',
-           'WORTH', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles', 'Table', 'Engine', 'Found', 'Uniform', 'SearchResult',
-           'search', 'typed', 'changes', 'bounding_stages', 'memory_binds', 'binds', 'differences', 'compare',
-           'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner', 'assumed',
-           'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
+           'WORTH', 'HERE', 'USUAL', 'Config', 'Sheet', 'roles', 'Table', 'Engine', 'spread', 'Found', 'Uniform',
+           'SearchResult', 'search', 'typed', 'changes', 'bounding_stages', 'memory_binds', 'binds', 'differences',
+           'compare', 'explain', 'memory_curve', 'draw_curve', 'strategy_file_name', 'read_profiles', 'banner',
+           'assumed', 'final_lines', 'reasons', 'report', 'save_plan', 'run_search', 'run_explain']
 
 # %% ../../nbs/12_search.engine.ipynb #d43ee488
 import heapq, os, sys, time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count, groupby, islice, permutations
+from multiprocessing import get_all_start_methods, get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -385,6 +388,25 @@ def families(self:Engine):
                     if left: self.left_out.append((table, kind, left))
                     for c in chunks: yield table, c, kind
 
+# %% ../../nbs/12_search.engine.ipynb #8f8027e5
+_jobs = [] # what processes that are copied from this one are to do
+
+def _job(n): return _jobs[n]()
+
+def spread(
+    args:SearchArgs, # `parallel_search` and `worker`
+    jobs:list, # Functions without arguments, whose results can be pickled
+) -> list: # What they return
+    "Call functions: here, one after the other, or with `parallel_search` in several processes at once"
+    global _jobs
+    n = min(args.processes, len(jobs))
+    if n<2 or parent_process() or 'fork' not in get_all_start_methods(): return [job() for job in jobs]
+    _jobs = jobs
+    try:
+        with ProcessPoolExecutor(n, get_context('fork')) as pool: return list(pool.map(_job, range(len(jobs))))
+    except BrokenProcessPool: raise GalvatronError(f'parallel_search: one of {n} processes was ended from outside, perhaps for want of memory; a smaller --worker needs less') from None
+    finally: _jobs = []
+
 # %% ../../nbs/12_search.engine.ipynb #d9b5f508
 def _mean_paths(pp, chunks, kind): # [F] -> ([F, pp, 4], [F, pp-1])
     "Path weights for bounds of a schedule: its standard mixture, or the time of a single stage"
@@ -396,10 +418,13 @@ def first_bounds(self:Engine, families) -> np.ndarray: # [families] ms a sample
     "What no plan of a family can beat, sheet by sheet"
     out, sheets = np.zeros(len(families)), {}
     for n, (table, *_) in enumerate(families): sheets.setdefault(id(table.sheet), []).append(n)
-    for every in sheets.values():
-        for at in range(0, len(every), AT_ONCE):
-            rows = every[at:at+AT_ONCE]
-            out[rows] = families[rows[0]][0].sheet.bounds(np.array([families[n][0].i for n in rows]), [families[n][1] for n in rows], [families[n][2] for n in rows])
+    blocks = [every[at:at+AT_ONCE] for every in sheets.values() for at in range(0, len(every), AT_ONCE)]
+    for (table, *_), *_ in ([families[n] for n in rows] for rows in blocks): table.sheet.recall('prices', table.sheet.prices) # once, in this process
+    def bounds(rows): return families[rows[0]][0].sheet.bounds(np.array([families[n][0].i for n in rows]), [families[n][1] for n in rows], [families[n][2] for n in rows])
+    few = len(families) <= AT_ONCE # not worth a process
+    for rows, found in zip(blocks, map(bounds, blocks) if few else spread(self.args, [partial(bounds, rows) for rows in blocks])):
+        out[rows] = found
+        self.effort.left -= STEP*len(rows)//5
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #86cc486d
@@ -409,7 +434,6 @@ AT_ONCE = 1000 # families bounded together
 def bounds(self:Sheet, i, chunks, kinds) -> np.ndarray: # [F] ms a sample
     "First bounds of families, given by the column, number of micro-batches and schedule of each"
     e, pp = self.engine, self.pp
-    e.effort.left -= STEP*len(i)//5
     time, states, activation, own = (x[..., i] for x in self.recall('prices', self.prices)[:4])
     kinds, chunks, W, flight = np.array(kinds), np.array(chunks), np.zeros((len(i), pp, 4)), np.zeros((len(i), pp), int)
     for kind in set(kinds.tolist()):
@@ -1027,15 +1051,25 @@ def outside(self:Engine, plan:Plan) -> list: # what is outside; empty if the sea
 
 # %% ../../nbs/12_search.engine.ipynb #91f3ed6d
 @patch
+def others(
+    self:Engine,
+    options:list, # `SearchArgs` of each
+) -> list: # of (plan, `Prediction`); None where there is no plan, or no such space
+    "Search the same model on the same cluster with other options"
+    def plan(args):
+        try: r = search(self.spec, self.hardware, self.profile, args)
+        except GalvatronError: return None
+        return r.plan and (r.plan, r.prediction)
+    return spread(self.args, [partial(plan, args) for args in options])
+
+@patch
 def baselines(self:SearchResult) -> dict: # name: Prediction or None
     "Other people's plans for the same batch"
     e, bsz = self.engine, self.plan.global_bsz
     base = replace(e.args, settle_bsz=bsz, top_k=1, pin=[])
-    def best(**kw):
-        try: return search(e.spec, e.hardware, e.profile, replace(base, **kw)).plan
-        except GalvatronError: return None
     free = dict(disable_dp=0, disable_tp=0, disable_pp=0, embed_sdp=None)
-    plans = {'best uniform plan': best(fine_grained_mode=0), 'best 3-D plan': best(search_space='3d', **free), 'rule of thumb': e.rule_of_thumb(bsz)}
+    uniform, three = (f and f[0] for f in e.others([replace(base, fine_grained_mode=0), replace(base, search_space='3d', **free)]))
+    plans = {'best uniform plan': uniform, 'best 3-D plan': three, 'rule of thumb': e.rule_of_thumb(bsz)}
     return {name: plan and self.predict(plan) for name, plan in plans.items()}
 
 # %% ../../nbs/12_search.engine.ipynb #f8b36cff
@@ -1085,12 +1119,11 @@ def switches(self:Engine) -> list: # of changes
 @patch
 def switched(self:SearchResult) -> list: # of (change, Prediction), best first
     "What the same search finds under the other setting of a switch, where memory binds and that is faster by half a percent or more"
-    e, out = self.engine, []
-    for change in e.switches() if memory_binds(self.prediction) else []:
-        try: other = search(e.spec, e.hardware, e.profile, replace(e.args, settle_bsz=self.plan.global_bsz, top_k=1, **change))
-        except GalvatronError: continue         # no such space
-        if other.plan and other.prediction.iteration_ms <= self.prediction.iteration_ms*(1-WORTH): out.append((change, other.prediction))
-    return sorted(out, key=lambda o: o[1].iteration_ms)
+    e = self.engine
+    changes = e.switches() if memory_binds(self.prediction) else []
+    found = e.others([replace(e.args, settle_bsz=self.plan.global_bsz, top_k=1, **change) for change in changes])
+    better = [(change, f[1]) for change, f in zip(changes, found) if f and f[1].iteration_ms <= self.prediction.iteration_ms*(1-WORTH)]
+    return sorted(better, key=lambda o: o[1].iteration_ms)
 
 # %% ../../nbs/12_search.engine.ipynb #fe7564c5
 def explain(
@@ -1116,11 +1149,12 @@ def memory_curve(
     budgets:list = None, # GiB (default: twelve from the least that works to twice the given one)
 ) -> list: # (GiB, samples/s, plan)
     "Best throughput for each memory budget"
+    e = Engine(spec, hardware, profile, args)
     if budgets is None:
-        low = Engine(spec, hardware, profile, args).leanest()[0]/1024
+        low = e.leanest()[0]/1024
         budgets = np.geomspace(low*1.001, max(2*args.memory_constraint, 1.5*low), 12)
-    rows = [(float(b), search(spec, hardware, profile, replace(args, memory_constraint=float(b), top_k=1))) for b in budgets]
-    return [(b, r.prediction.throughput if r.plan else 0.0, r.plan) for b, r in rows]
+    found = e.others([replace(args, memory_constraint=float(b), top_k=1) for b in budgets])
+    return [(float(b), f[1].throughput if f else 0.0, f and f[0]) for b, f in zip(budgets, found)]
 
 # %% ../../nbs/12_search.engine.ipynb #cea6a7c8
 def draw_curve(
@@ -1258,7 +1292,7 @@ def report(r:SearchResult) -> str:
     lines = [banner('Galvatron Search Engine Start Searching'),
              f'model {e.spec.name}: {e.spec.n_layers} layers, {e.spec.params/1e9:,.3g} billion parameters{tokens}; {a.world_size} GPUs; {e.hardware.name}{e.pricer.remark}',
              f"----- [Searching Batch Sizes Info] {f'{b[0]}' if len(b)==1 else f'{b[0]} to {b[-1]} in steps of {b.step}'} -----", f'----- [Searching Memory Info] Memory constraint: {a.memory_mib:.0f} MB -----']
-    if a.parallel_search: lines.append('parallel_search: one core is enough, no further process was started')
+    if a.parallel_search: lines.append(f'parallel_search: up to {several(a.processes, "process", "es")}')
     lines += assumed(e)
     lines += [f"{'Start processing' if how=='sketch' else 'Proving'}: {c}: " + (f'{s.ms:.2f} ms' if s.layers else 'nothing better') + f' (bound {bound:.2f} ms, took {1e3*t:.0f} ms)' for c, how, bound, s, t in e.log]
     lines.append(r.summary())

@@ -8,7 +8,7 @@ __all__ = ['OFF', 'SWITCHES', 'PINS', 'SearchArgs', 'run_options', 'is_off', 'un
            'in_pins', 'obeys', 'batches', 'chunk_counts', 'count_plans']
 
 # %% ../../nbs/10_search.space.ipynb #11f455bb
-import re
+import os, re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import comb
@@ -56,8 +56,8 @@ class SearchArgs:
     profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'batch', 'sequence']}) # How profiles speak about what they did not measure, times and memory (default: static)
     time_profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'batch', 'sequence']}) # The same for times
     memory_profile_mode:str|None = field(default=None, metadata={'choices': ['static', 'sequence']}) # The same for memory
-    parallel_search:bool = False # Search with several processes
-    worker:int = 0 # Processes of parallel_search (0: one a core)
+    parallel_search:bool = False # Bounds, comparisons and memory_curve in several processes; the plan is the same
+    worker:int = 0 # Processes of parallel_search (0: two for each core)
     log_dir:str = 'logs' # Where logs go
     memory_profiling_path:str|None = None # Folder of the model's memory profile
     time_profiling_path:str|None = None # Folder of the model's time profile
@@ -77,6 +77,9 @@ def world_size(self:SearchArgs) -> int: return self.num_nodes*self.num_gpus_per_
 
 @patch(as_prop=True)
 def mode(self:SearchArgs) -> str: return self.time_profile_mode or self.profile_mode or 'static'
+
+@patch(as_prop=True)
+def processes(self:SearchArgs) -> int: return (self.worker or 2*(os.cpu_count() or 1)) if self.parallel_search else 1
 
 @patch(as_prop=True)
 def memory_mib(self:SearchArgs) -> float: return self.memory_constraint*1024
