@@ -579,6 +579,12 @@ def test_several_processes_find_the_same(tmp_path):
     assert [(c, q.iteration_ms) for c, q in a.switched()]==[(c, q.iteration_ms) for c, q in b.switched()]
     assert memory_curve(*m, replace(one, settle_bsz=16), [8, 24])==memory_curve(*m, replace(several, settle_bsz=16), [8, 24])
 
+def test_a_model_without_ulysses_says_so():
+    "`sp_space` is not passed over in silence"
+    said = lambda kind, size, **kw: [n for n in Engine(*setup(ModelSpec.from_size(kind, size), settle_bsz=16, **kw)).notes if 'Ulysses' in n]
+    assert said('bert_hf', 'bert-base', sp_space='tp+sp') and said('bert_hf', 'bert-base', sp_space='sp')
+    assert not said('bert_hf', 'bert-base') and not said('gpt_hf', 'gpt-1.5b', sp_space='tp+sp') and not said('bert_hf', 'bert-base', sp_space='tp+sp', disable_tp=1)
+
 def test_what_happens_to_other_processes_is_said():
     many = SearchArgs(parallel_search=True, worker=2)
     def bad(): raise GalvatronError('no such layer')

@@ -285,6 +285,8 @@ class Engine:
     def notes(self) -> list: # sentences
         "Where the prices do not rest on what was measured, and what is left out because nothing was"
         out = [f"widths left out of the search: {', '.join(map(str, sorted(self.unprofiled)))} ({self.unprofiled[min(self.unprofiled)]})"] if self.unprofiled else []
+        shared = [s for pp in self.spaces for s in self.strategies(pp) if s.ulysses and s.width>1]
+        if shared and not any(self.may(k, s) for k in range(len(self.types)) for s in shared): out.append(f'sp_space {self.args.sp_space}: no layer of {self.spec.name} can share its sequence in the way of Ulysses')
         return self.pricer.notes + out
 
 # %% ../../nbs/12_search.engine.ipynb #df0eeb54
