@@ -11,9 +11,11 @@ from fastcore.basics import patch
 from torch import Tensor, distributed as dist
 
 from ..plan import GalvatronError, actions
+from .collectives import local
 from .direct import direct_wire, reachable
 from .overlap import forget
 from .parallelise import attention_kernels
+from .sharding import exact_gradient
 from .stage import Documents, StageModel
 
 # %% ../../nbs/25_runtime.schedule.ipynb #81b1bf07
@@ -149,14 +151,18 @@ def step(self:Pipeline,
     micro_batches:list, # this rank's `dict(tokens, labels)`, `[b, S]` int64 each, or what else the family reads; None where a stage in the middle reads nothing; also `segment_ids`, `padding_mask` (on the host) and `position_ids`, for `document_rows`
     loss_scale:Tensor|None=None, # factor of the gradients, against underflow in fp16
 )->Tensor: # scalar, float64, on the device: mean loss over the valid tokens of the global batch
-    "Forward and backward of a step; the gradients are complete when it returns"
+    "Forward and backward of a step; the gradients are complete when it returns, and added to those of an earlier one that are still there"
     if not self.model.training: self.model.train() # it visits every module
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
-    once = len(micro_batches)==1
+    once, earlier = len(micro_batches)==1, {p: p.grad for p in self.model.parameters() if p.grad is not None}
+    for p in earlier: p.grad = None                         # what is complete must not be completed again
     for u in self.model.units:
         if u.copies: u.copies.begin(self.model.low_gradients and (once or u.sharded and self.model.options.async_grad_reduce)) # nothing is added to them
     with attention_kernels(self.model.options.flash_attn): loss = self._run(todo, micro_batches, loss_scale)
     self.model.finish_gradients()
+    for p,g in earlier.items():
+        if p.grad is None: p.grad = g
+        else: exact_gradient(p).add_(local(g))
     self.steps += 1
     return loss
 

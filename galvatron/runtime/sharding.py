@@ -34,7 +34,7 @@ def renew(
 
 def _part(p): return p._local_tensor if isinstance(p, DTensor) else p # `local` takes 100 times as long
 
-def _version(p): return _part(p)._version
+def _version(p): return p._version, _part(p)._version, _part(p).data_ptr() # a DTensor is written as such or through its part; `p.data = …` counts nothing
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #074a4123
 class WorkingCopies:
@@ -272,7 +272,7 @@ class SharedCopies(WorkingCopies):
     def fill(self):
         "Begin to fill all copies that are not of the parameters as they are"
         for p in self.shapes: self._made(p)
-        if not self.same: super().fill()
+        super().fill()
 
     def take(self, p):
         w = super().take(p)
@@ -287,6 +287,7 @@ class SharedCopies(WorkingCopies):
 # %% ../../nbs/23c_runtime.sharding.ipynb #3ac09fd9
 @patch
 def _write(self:SharedCopies, ws, parts):
+    if self.same: return [w.set_(p.detach()) for w,p in zip(ws, parts) if w.data_ptr()!=p.data_ptr()]
     if self.whole: return torch._foreach_copy_(ws, parts)
     with self.beside(): gather(ws, parts, self.group)
     self.coming = self.beside.mark()

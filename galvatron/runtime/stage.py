@@ -172,7 +172,7 @@ def _turn(self:Unit, gradient):
     "Its backward comes, and that of the unit behind it is over: what it reads must be there, and what the unit before it reads is gathered meanwhile"
     if self.behind and self.behind.copies.waits: self.behind.copies.add_up()
     self.copies.fill()
-    self.copies.arrive()
+    if self.sharded: self.copies.arrive()
     if self.before and self.before.returns: self.at_attention(self.before.copies.fill)
 
 @patch
@@ -183,7 +183,7 @@ def __call__(self:Unit, *args, **kwargs):
     else: out = self.module(*args, **kwargs)
     self.let_go()
     outs = out[:self.streams] if isinstance(out, tuple) else (out,)
-    hooks = [t.register_hook(self._turn) for t in outs if self.sharded and t.requires_grad and all(t is not x for x in args)]
+    hooks = [t.register_hook(self._turn) for t in outs if self.copies and t.requires_grad and all(t is not x for x in args)]
     self.returns = bool(hooks)                              # not if all is frozen up to here
     return outs if self.streams>1 else outs[0]
 
@@ -209,7 +209,11 @@ class Joint:
             for u in self.units: stack.enter_context(u.module.in_the_air())
             x = self.chain(x, **kwargs)
         for u in self.units: u.let_go()
+        if x.requires_grad: x.register_hook(self._turn)
         return x
+
+    def _turn(self, gradient):
+        for u in self.units: u.copies and u.copies.fill()
 
 def joined(
     units:list, # of a stage, in their order
@@ -511,6 +515,12 @@ def forward(self:StageModel,
         layout, x = unit.context.layout, x if isinstance(x, tuple) else (x,)
     if self.place.last: return x[0] if labels is None else x[0]*scale
     return tuple(redistribute(t, layout, self.out_layout, self.place) for t in x)
+
+@patch
+def __call__(self:StageModel, *args, **kwargs):
+    "Run the stage; what it makes and keeps, copies and tables, is fit for training, even if `torch.inference_mode` is on"
+    if not torch.is_inference_mode_enabled(): return nn.Module.__call__(self, *args, **kwargs)
+    with torch.inference_mode(False), torch.no_grad(): return nn.Module.__call__(self, *args, **kwargs)
 
 # %% ../../nbs/24_runtime.stage.ipynb #e97991ab
 @patch
