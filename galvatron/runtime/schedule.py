@@ -116,7 +116,7 @@ def _backward(self:Pipeline, x, y, gradient):
     ys = [(t, g) for t,g in (zip(y, gradient) if self.behind else [(y, gradient)]) if t.requires_grad] # none if all is frozen up to here
     if ys: torch.autograd.backward(*map(list, zip(*ys)))
     for u in self.model.units:
-        if u.copies and u.copies.more: u.copies.add_up()    # a gradient has not come, and will not
+        if u.copies and u.copies.open: u.copies.add_up()    # a gradient has not come, and will not
     if self.before: self.before[1].send([t.grad for t in x])
 
 @patch

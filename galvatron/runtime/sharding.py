@@ -44,6 +44,7 @@ class WorkingCopies:
         self.dtype, self.brief = dtype, brief       # whether copies go after each use
         self.copies, self.filled = {}, {}           # copy by parameter, and of which version of the parameter it is
         self.more, self.trained = {}, 0             # by parameter, gradients that have come and are not added yet (None: the first), and of how many copies they come
+        self.open = False                           # whether a backward of the unit has begun that may bring more
         self.last, self.due, self.low = True, True, False # of the next backward: the last of the step; gradients are exchanged after it; they stay in the precision of the copies
 
     def take(self, p):
@@ -80,7 +81,7 @@ class WorkingCopies:
 
     def begin(self, low:bool):
         "Before a step: whether its gradients stay in the precision of the copies; a step that failed may have left some"
-        self.low, self.more = low, {}
+        self.low, self.more, self.open = low, {}, False
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #2fa026f7
 def _like(p, t): return DTensor(t, p._spec, requires_grad=False) if isinstance(p, DTensor) else t # `from_local` takes 10 times as long, for every parameter in every step
@@ -127,7 +128,7 @@ def _takes_any(p): return getattr(p, 'grad_dtype', p.dtype) is None # a gradient
 @torch.no_grad()
 def add_up(self:WorkingCopies):
     "Add the gradients that have come to those that are there; the first become exact, unless nothing will be added to them"
-    came, self.more = self.more, {}
+    came, self.more, self.open = self.more, {}, False
     if not self.low: _make_exact([p for p,pair in came.items() if pair is None])
     _each(_add_to, list(filter(None, came.values())))
 
@@ -320,25 +321,22 @@ def _add(self:SharedCopies, p, w):
     self.sums[p] = self.sums[p].add_(g) if p in self.sums else g.to(self.message).contiguous()
     if len(self.more)==len(self.copies): self.add_up() # else a backward may still read copies whose gradient does not come
 
-@patch(as_prop=True)
-def waits(self:SharedCopies)->bool:
-    "Whether not all gradients of a backward have come; they never do in a unit that is frozen"
-    return bool(self.more) or not self.trained
-
 @patch
 @torch.no_grad()
 def add_up(self:SharedCopies):
     "What follows a backward: exchange the gradients if that is due, and let go of the copies"
-    self.more = {}
+    send = self.due and self.trained and (self.open or self.sums) # on every rank, even where nothing came
+    self.more, self.open = {}, False
     turn()
-    if self.due and self.sums:
+    if send:
         self.beside.settle()
         self.then(self._reduce)
     if self.brief or self.last: self.release()
 
 @patch
 def _reduce(self:SharedCopies):
-    sums, self.sums = {p: self.sums[p] for p in self.shapes if p in self.sums}, {} # one order on all ranks; that in which gradients come is not, where graphs differ
+    came, self.sums = self.sums, {}
+    sums = {p: came[p] if p in came else torch.zeros_like(self.copies[p], dtype=self.message, requires_grad=False) for p in self.shapes if self.copies[p].requires_grad} # the same on all ranks, in one order, whatever came
     first = [p for p in sums if p.grad is None]
     old = {p: exact_gradient(p) for p in sums if p.grad is not None}
     mine = sums if self.whole else {p: torch.empty_like(_part(p), dtype=self.message, requires_grad=False) for p in sums}

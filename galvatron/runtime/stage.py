@@ -170,7 +170,8 @@ def at_attention(self:Unit, f):
 @patch
 def _turn(self:Unit, gradient):
     "Its backward comes, and that of the unit behind it is over: what it reads must be there, and what the unit before it reads is gathered meanwhile"
-    if self.behind and self.behind.copies.waits: self.behind.copies.add_up()
+    if self.behind and self.behind.copies.open: self.behind.copies.add_up()
+    self.copies.open = True
     self.copies.fill()
     if self.sharded: self.copies.arrive()
     if self.before and self.before.returns: self.at_attention(self.before.copies.fill)
@@ -213,7 +214,7 @@ class Joint:
         return x
 
     def _turn(self, gradient):
-        for u in self.units: u.copies and u.copies.fill()
+        for u in self.units: u.copies and u._turn(gradient)
 
 def joined(
     units:list, # of a stage, in their order
@@ -372,6 +373,7 @@ def finish_gradients(self:StageModel):
     turn()
     beside(self.place.device).settle()
     for g in self.named_global_parameters():
+        if g.param.requires_grad and g.param.grad is None: g.param.grad = torch.zeros_like(g.param, requires_grad=False) # others may have one
         if g.rule.partial and g.param.grad is not None: shares.setdefault(g.unit.context.tp_group, []).append(exact_gradient(g.param))
     for group,grads in shares.items(): add_over(grads, group)
     if self.spec.tied: self._add_tied()
