@@ -438,11 +438,11 @@ def _optimizer_keys(saved)->list: return sorted({n.split('.')[1] for n in saved 
 
 @patch
 def _fresh_state(self:Checkpointer, saved:dict)->dict: # parameter -> {key: tensor}
-    "Optimizer state for every parameter, of the shapes in the checkpoint"
+    "Optimizer state for every parameter that has been trained, of the shapes in the checkpoint"
     keys, state = _optimizer_keys(saved), {}
     for g in self.model.named_global_parameters():
-        here = {k: saved[f'optimizer.{k}.{g.name}'] for k in keys}
-        state[g.param] = {k: torch.zeros_like(g.param) if tuple(m.size)==tuple(g.shape) else torch.zeros((), dtype=m.properties.dtype) for k,m in here.items()}
+        here = {k: saved[name] for k in keys if (name := f'optimizer.{k}.{g.name}') in saved}
+        if here: state[g.param] = {k: torch.zeros_like(g.param) if tuple(m.size)==tuple(g.shape) else torch.zeros((), dtype=m.properties.dtype) for k,m in here.items()}
     return state
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #857bfe27
@@ -460,9 +460,10 @@ def _check_tensors(self:Checkpointer, saved:dict, where):
     names = {k:v for part in gathered(self.group, here) for k,v in part.items()}
     def of(prefix): return {n[len(prefix):]:v for n,v in saved.items() if n.startswith(prefix)}
     raise_if(tensor_differences({n:v for n,v in saved.items() if not n.startswith(('optimizer.', 'rng.'))}, names), where)
+    trained = {n.split('.', 2)[2] for n in saved if n.startswith('optimizer.')}
     for k in _optimizer_keys(saved) if self.optimizer else ():
         state = {n: names.get(n) if v==(1,) else v for n,v in of(f'optimizer.{k}.').items()} # a count is one number
-        raise_if([f'state {k} of the optimizer, {line}' for line in tensor_differences(state, names)], where)
+        raise_if([f'state {k} of the optimizer, {line}' for line in tensor_differences(state, {n: v for n,v in names.items() if n in trained})], where)
 
 # %% ../../nbs/30_checkpoint.distributed.ipynb #2425fc4c
 _MEANING = re.compile('rope_.*|.*norm.*_eps(ilon)?|.*activation.*|.*hidden_act|feed_forward_proj|.*sliding_window|max_window_layers|layer_types|window_size|shift_size|relative_attention_.*|scale_.*|norm_head|tie_word_embeddings')

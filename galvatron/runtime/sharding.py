@@ -17,6 +17,7 @@ from torch import Tensor, distributed as dist, nn
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from ..plan import GalvatronError
 from .collectives import fused, in_rows, local, put_back
 from .overlap import turn
 
@@ -137,8 +138,9 @@ def own_rows(
     p:nn.Parameter, # whole, or a DTensor over the tensor-parallel dimension of the mesh
     mesh, # DeviceMesh with the dimensions shard and tp
 )->nn.Parameter: # DTensor over shard, or over shard and tp
-    "This rank's rows of a parameter at rest"
+    "This rank's rows of a parameter at rest; GalvatronError if it has none"
     part, n = _part(p).detach(), mesh['shard'].size()
+    if not part.dim(): raise GalvatronError('a parameter that is one number has no rows to share: give it a dimension, or let its layer run under ddp')
     rows = dict(enumerate(part.chunk(n))).get(mesh['shard'].get_local_rank(), part[:0]).clone() # never a view, which would keep the whole
     dims, where = ('shard',), [Shard(0)]
     if isinstance(p, DTensor):
@@ -325,9 +327,9 @@ def _add(self:SharedCopies, p, w):
 @torch.no_grad()
 def add_up(self:SharedCopies):
     "What follows a backward: exchange the gradients if that is due, and let go of the copies"
+    turn()
     send = self.due and self.trained and (self.open or self.sums) # on every rank, even where nothing came
     self.more, self.open = {}, False
-    turn()
     if send:
         self.beside.settle()
         self.then(self._reduce)
