@@ -1,11 +1,11 @@
 "What several processes show about the runtime, besides that every plan trains the same model"
-import functools, gc, math, warnings, weakref
+import functools, gc, math, re, warnings, weakref
 from collections import Counter
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from equal import CONFIGS, SEQ, assert_replicas_equal, batch, box, held, spec_of, whole as put_together
+from equal import CONFIGS, SEQ, assert_replicas_equal, batch, box, held, inputs, micro_batches, spec_of, whole as put_together
 from galvatron.cost.pipeline import in_flight
 from galvatron.model_spec import LayerType, ModelSpec
 from galvatron.plan import LayerStrategy as S, Plan, RunOptions, VocabStrategy as V
@@ -220,6 +220,80 @@ def two_models_at_once():
     pair = [make(p) for p in plans]
     assert [list(l) for l in zip(*([q.step(rows(q.model, i)).item() for q in pair] for i in range(2)))]==alone
 
+def parts_without_a_gradient():
+    "Frozen units and parameters, and a norm that has no part in the loss of some ranks and micro-batches: gradients are those of one process"
+    spec, layers = spec_of('llama', 3), lambda dp, again: tuple(S(dp_type=dp, recompute=again) for _ in range(3))
+    def gradients(plan, frozen, place=None, **options):
+        model = StageModel(spec, plan, RunOptions('fp64', **options), place)
+        for g in model.named_global_parameters(): g.param.requires_grad_(not re.search(frozen, g.name))
+        pipeline, norm, now = Pipeline(model), model.units[2].module.input_layernorm, []
+        forward, run = norm.forward, pipeline._forward
+        def without(x):
+            w = norm._parameters['weight']
+            norm._parameters['weight'] = w.detach() if now[-1] in (1, 2, 5) else w
+            try: return forward(x)
+            finally: norm._parameters['weight'] = w
+        norm.forward, pipeline._forward = without, lambda *args: now.append(args[-1][1]*model.place.world+model.place.rank) or run(*args) # of the eighths of the batch
+        pipeline.step(rows(model))
+        assert all((p.grad is not None)==p.requires_grad for p in model.parameters())
+        return held(model, lambda p: p.grad if p.requires_grad else torch.zeros_like(p, requires_grad=False))
+    for i,frozen in enumerate(['^$', 'embed', 'embed|layers.0', 'layers.1', 'layers.2|model.norm|lm_head', '^(?!.*layers.[01].(input|mlp.up))', 'q_proj|post|lm_head']):
+        truth = put_together(gradients(Plan(layers('ddp', False), chunks=8, global_bsz=16), frozen, Place.solo()))
+        for j,dp in enumerate(('ddp', 'zero2', 'zero3')):
+            plan = Plan(layers(dp, bool((i+j)%2)), V(embed_sdp=dp=='zero3'), chunks=2, global_bsz=16, default_dp_type='ddp' if dp=='ddp' else 'zero2')
+            for name,_,lo,t in gradients(plan, frozen, async_grad_reduce=(i+j)%4<2): torch.testing.assert_close(t, truth[name][box(lo, t)], rtol=1e-11, atol=1e-13, msg=lambda m: f'{frozen} {dp} {name}: {m}')
+
+def weights_written_between_steps():
+    "By `load_state_dict`, right after an optimizer that renewed the copies: the next step computes with them"
+    for layer in S(), S(2), S(dp_type='zero2'), S(2, dp_type='zero3'), S(4):
+        plan = Plan((layer,)*2, V(layer.width), chunks=2, global_bsz=8, default_dp_type='ddp' if layer.dp_type=='ddp' else 'zero2')
+        model, fresh = (StageModel(spec_of('gpt', 2), plan, RunOptions('bf16')) for _ in range(2))
+        optimizer = adamw(model, lr=1e-2)
+        Pipeline(model).step(rows(model))
+        optimizer.step(); optimizer.zero_grad()
+        other = {k: v.detach()*1.5 for k,v in model.state_dict().items()}
+        losses = []
+        for m in model, fresh:
+            m.load_state_dict(other)
+            losses.append(Pipeline(m).step(rows(m, 1)).item())
+        assert losses[0]==losses[1], (str(plan), losses)
+
+def evaluation_at_any_time():
+    "In inference mode before the first step, and between a forward and its backward: what is trained stays the same, bit by bit"
+    for i,layer in enumerate((S(), S(dp_type='zero2'), S(dp_type='zero3'), S(2, dp_type='zero2'), S(4))):
+        plan, trained = Plan((layer, S(layer.width, False, True, layer.dp_type, True)), V(layer.width), global_bsz=8, default_dp_type='ddp' if layer.dp_type=='ddp' else 'zero2'), []
+        for evaluates in False, True:
+            model = StageModel(spec_of('llama', 2), plan, RunOptions('bf16', sequence_parallel=layer.width==2))
+            pipeline, optimizer, (micro,) = Pipeline(model), adamw(model, lr=1e-2), rows(model, 1)
+            if evaluates:
+                with torch.inference_mode(): pipeline.evaluate(rows(model))
+            pipeline.step(rows(model))
+            optimizer.step(); optimizer.zero_grad()
+            loss = model.train()(None, SEQ, micro['tokens'], micro['labels'], .01)
+            if evaluates:
+                pipeline.evaluate(rows(model))
+                with torch.no_grad(): model(None, SEQ, micro['tokens'])
+            loss.backward()
+            model.finish_gradients()
+            assert not any(w.untyped_storage().size() for u in model.units if u.copies for w in u.copies.copies.values())
+            optimizer.step()
+            trained.append([local(p).detach() for p in model.parameters()])
+        assert all(map(torch.equal, *trained)), str(plan)
+
+def two_steps_add_up():
+    "Gradients that are still there when a step begins are added to once: those of tied tables, shares of norms, tables that layers share, too"
+    for kind,plan in ('gpt', Plan((S(2), S(4)), V(2), global_bsz=8)), ('gpt', Plan((S(2, dp_type='zero3'),)*2, V(2), 2, global_bsz=8, chunks=2)), ('t5', Plan((S(2, dp_type='zero2'), S(dp_type='zero2')), global_bsz=8, default_dp_type='zero2')):
+        grads = []
+        for together in False, True:
+            model = StageModel(spec_of(kind, 2), plan, RunOptions('fp64', sequence_parallel=True))
+            pipeline = Pipeline(model)
+            for step in range(2):
+                pipeline.step(micro_batches(model, inputs(model.spec, step, 8)))
+                if together and step==0: continue
+                grads.append([local(p.grad).clone() for p in model.parameters()])
+                model.zero_grad()
+        for a,b,both in zip(*grads): torch.testing.assert_close(both, a+b, rtol=1e-12, atol=1e-14)
+
 def messages_wait_for_attention():
     "Compiled layers that share parameters: the next gather begins at a forward's attention, reduction and gather at a backward's; the numbers stay"
     from galvatron.runtime import overlap
@@ -286,7 +360,8 @@ def compiled_layers():
     finally: torch.compile, LayerType.halves_from = inductor, least
 
 CASES = [collectives_of_a_step, tensor_parallel_exchanges, low_precision, reduction_in_single_precision, initial_weights_do_not_depend_on_the_plan, large_messages_do_not_block, overflow_is_skipped, dropout_follows_what_is_computed, nothing_stays_alive,
-         gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_ahead]
+         gathered_inputs_are_not_saved, two_models_at_once, stages_hold_what_the_schedule_says, zero3_gathers_one_layer_ahead,
+         parts_without_a_gradient, weights_written_between_steps, evaluation_at_any_time, two_steps_add_up]
 ON_TWO = [compiled_layers, messages_wait_for_attention] # compiling is what costs, on every rank
 
 def run_all(cases):
