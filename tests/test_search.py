@@ -282,6 +282,9 @@ def test_moments_are_those_of_predict():
             for j, (l, r) in enumerate(zip(cuts, cuts[1:])):
                 want = (p.stages[j].peak_mib-p.stages[j].context)/(1+RESERVE)
                 assert abs(peaks(c, j, l, r, k[l:r])-want) <= 1e-9*want, (family, p.plan, j)
+            second = next(sum(m.values()) for m in p.stages[-1].moments() if 'logits' in m and 'loss' not in m) # the head's, seldom the fullest
+            mine = c.others[-1, 1] + (c.states+c.activation)[c.types[l:], k[l:]].sum() + c.arrive_mib[c.types[l], c.layout[k[l]]]*(pp>1)
+            assert abs(mine-second) <= 1e-9*second, (family, p.plan)
             seen.add((pp>1, chunks>1, kind))
     assert len(seen)>=5, seen
 

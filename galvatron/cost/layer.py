@@ -92,7 +92,7 @@ class LayerCost:
     activation:dict = field(default_factory=dict) # MiB each micro-batch in flight
     transient:dict = field(default_factory=dict) # MiB while the layer runs
 
-    turn:tuple = (0.0, 0.0, 0.0, 0.0) # MiB of gradients held before the last backward and after it, fresh ones at any moment within it, and working copies that the optimizer renews
+    turn:tuple = (0.0,)*5 # MiB of gradients held before the last backward and after it, fresh ones at any moment within it, those of them that lie beside the reduced when these come; and what else the optimizer's turn has: working copies that it renews, a tied gradient's precision
 
     def __post_init__(self): self._totals = {}
     def total(self, part:str):
@@ -161,7 +161,7 @@ def add_states(
     fresh = _fresh_mib(params, params if matrix is None else matrix, alone, setting)
     cost.transient |= {'working copy': 0.0 if not brief else copy if alone else 2*copy,
                        'fresh gradients': mib*compute if alone else fresh, 'reduce buffer': 0.0 if alone else np.where(adds, mib+(0 if whole else shard/MIB), 0.0 if whole else mib)*grad}
-    cost.turn = held, after, fresh, copy if whole and not brief else 0.0
+    cost.turn = held, after, fresh, 0.0 if whole else np.where(many, 0.0, mib*grad), copy if whole and not brief else 0.0
     cost.finish['optimizer'] = setting.recall('optimizer', lambda: setting.profile.optimizer_ms(1e3)-setting.profile.optimizer_ms(0.0))*shard/1e9
     return held
 
@@ -401,7 +401,8 @@ def _add_shared_table(cost, head, table, setting):
     copied = compute!=master
     more = table/MIB*(compute if head else np.where(setting.accumulate!=copied, master, 0.0))
     cost.transient['fresh gradients'] = cost.transient['fresh gradients'] + more
-    cost.turn = *cost.turn[:2], cost.turn[2]+more, *cost.turn[3:]
+    wider = 0.0 if head or not copied else np.where(setting.accumulate, 0.0, table*(master-compute)/MIB)
+    cost.turn = *cost.turn[:2], cost.turn[2]+more, cost.turn[3], cost.turn[4]+wider
     if head and copied: cost.states['working copy'] += table*compute/MIB
     if (rate := setting.hardware.copy_gbps*1e6): # what the second use adds: the head's with several micro-batches, or the embedding's to the one gradient of the head
         ms = table*(2*master+compute)/rate

@@ -478,7 +478,7 @@ def turns(
 ) -> list: # terms in MiB of each moment
     "What a stage holds at each turn of a backward, and at the optimizer's"
     def each(part, name): return np.array([float(getattr(u, part).get(name, 0.0)) for u in units])
-    held, reduced, fresh, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
+    held, reduced, fresh, beside, renewed = np.array([u.turn for u in units], dtype=float).T.copy()
     if shared: held[-1], reduced[-1], held[0], reduced[0] = held[-1]+held[0], reduced[-1]+reduced[0], 0.0, 0.0
     kept = {n: each('activation', n) for n in dict.fromkeys(n for u in units for n in u.activation)} | ({'stage input': entry*(np.arange(len(units))==0)} if entry else {})
     always = {n: each('states', n).sum() for n in ('parameters', 'optimizer')} | ({'messages between stages': messages} if messages else {})
@@ -490,7 +490,8 @@ def turns(
             now = always | {n: x[u] for n,x in has.items()}
             out.append(now | {n: unit.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer')} | {'fresh gradients': fresh[u]})
             if head is not None and u==len(units)-1 and last: # the logits are gone, the gradient of the weights has come
-                out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': fresh[u], 'reduce buffer': unit.transient.get('reduce buffer', 0.0), 'gradients': now['gradients'] + max(reduced[u]-held[u], 0.0)})
+                new = max(reduced[u]-held[u], 0.0)                         # all of it may have been among the fresh ones
+                out.append(now | {'logits': 0.0, 'working memory': head, 'fresh gradients': max(fresh[u]-new, beside[u]), 'reduce buffer': unit.transient.get('reduce buffer', 0.0), 'gradients': now['gradients']+new})
     return out
 
 # %% ../../nbs/08_cost.pipeline.ipynb #88651d9d

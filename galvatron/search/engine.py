@@ -89,11 +89,11 @@ def allows(self:Sheet) -> np.ndarray: # [T, K, M]
     return mask[..., None] & np.array([self.micros%s.dp(self.setting.stage_size)==0 for s in self.strategies])
 
 # %% ../../nbs/12_search.engine.ipynb #d03cccbc
-def roles(cost:LayerCost) -> tuple: # MiB, eight amounts
-    "What a layer or an end of the model holds: always; working copies; gradients before its last backward and after it; copies that the optimizer renews; activations; what its turn adds, and the part of that which outlives the loss"
-    held, reduced, fresh, renewed = cost.turn
+def roles(cost:LayerCost) -> tuple: # MiB, ten amounts
+    "What a layer or an end of the model holds: always; working copies; gradients before its last backward and after it; what else there is in the optimizer's turn; activations; what its turn adds, and the part of that which outlives the loss: without gradients, fresh ones, and those beside the reduced"
+    held, reduced, fresh, beside, renewed = cost.turn
     copies, more = cost.transient['working copy'], sum(cost.transient.get(n, 0.0) for n in ('loss', 'working memory', 'sequence buffer', 'reduce buffer'))
-    return cost.states['parameters']+cost.states['optimizer'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+fresh+cost.transient.get('reduce buffer', 0.0)
+    return cost.states['parameters']+cost.states['optimizer'], cost.states['working copy'], held, reduced, renewed, cost.total('activation'), copies+fresh+more, copies+cost.transient.get('reduce buffer', 0.0), fresh, beside
 
 # %% ../../nbs/12_search.engine.ipynb #bb28ae44
 @patch
@@ -114,7 +114,7 @@ def prices(self:Sheet):
     costs = self.costs()
     wide = lambda f, none: np.array([[[self.wide(x) for x in (f(c) if c else none)] for c in row] for row in costs], float)
     times = wide(lambda c: [c.total(p) for p in PARTS[:4]], [np.inf]*4)*self.engine.args.costmodel_coe
-    always, copy, held, reduced, renewed, activation, own, _ = np.moveaxis(wide(roles, [0.0]*8), 2, 0)
+    always, copy, held, reduced, renewed, activation, own, *_ = np.moveaxis(wide(roles, [0.0]*10), 2, 0)
     gone = activation if self.accumulate else copy+held+activation-reduced
     return np.where(self.allows()[:, :, None], times, np.inf), always+copy+held, activation, own, gone, always+reduced+renewed
 
@@ -145,7 +145,7 @@ def wires(self:Sheet, both):
 
 # %% ../../nbs/12_search.engine.ipynb #8a4ee6e9
 @patch
-def ends(self:Sheet, v:VocabStrategy, kind='pipedream_flush') -> tuple: # [2, 4, M] ms and [2, 8, M] MiB: embedding and head
+def ends(self:Sheet, v:VocabStrategy, kind='pipedream_flush') -> tuple: # [2, 4, M] ms and [2, 10, M] MiB: embedding and head
     "Times and roles of embedding and head; in 'gpipe' the times may be longer"
     st, last = self.setting, self.engine.spec.layer_types[-1]
     def make():
@@ -215,7 +215,8 @@ def holds(self:Table, chunks, kind, v=None) -> np.ndarray: # [P, 5] MiB
     for j in {0, pp-1}:
         n, (e, h) = int(in_flight(j, pp, chunks, kind)), self.sheet.ends(v)[1][..., self.i]*[[j==0], [j==pp-1]]
         before = e[:3].sum()+n*e[5]
-        out[j] += [before + (h[:3].sum()+(n-1)*h[5] if many else h[0]+h[3]), before+h[:3].sum()+n*h[5]+h[6], 0.0, e[:3].sum()+e[5]+h[:2].sum()+max(h[2], h[3])+h[7], (e+h)[[0, 3, 4]].sum()]
+        came = max(h[8], h[9]+max(h[3]-h[2], 0.0))                              # of the head's gradients: the fresh, or the reduced and what they were reduced from
+        out[j] += [before + (h[:3].sum()+(n-1)*h[5] if many else h[0]+h[3]), before+h[:3].sum()+n*h[5]+h[6], 0.0, e[:3].sum()+e[5]+h[:3].sum()+came+h[7], (e+h)[[0, 3, 4]].sum()]
     out[0, 2] = out[0, 0] + self.sheet.ends(v)[1][0, 6, self.i]
     out[1:, 2], out[:-1, 3] = -np.inf, -np.inf
     return out
