@@ -5,17 +5,17 @@
 # %% auto #0
 __all__ = ['DP_TYPES', 'PIPELINE_TYPES', 'PRECISIONS', 'REQUIRED', 'FLAG_LISTS', 'ALIASES', 'ONLY_ONE', 'KEYS', 'PROVENANCE',
            'ULYSSES_TYPES', 'WHOLE_TYPES', 'GLOBAL_FLAGS', 'STRATEGY_COLOURS', 'GalvatronError', 'PlanError',
-           'divisors', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan', 'actions', 'at_once', 'RunOptions',
-           'parse_json', 'is_number', 'is_whole', 'usual_mode', 'write_text', 'several', 'auto_chunks', 'finite',
-           'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
+           'divisors', 'is_number', 'is_whole', 'odd_fields', 'LayerStrategy', 'VocabStrategy', 'even_division', 'Plan',
+           'actions', 'at_once', 'RunOptions', 'parse_json', 'usual_mode', 'write_text', 'several', 'auto_chunks',
+           'finite', 'swatch', 'text_table', 'html_table', 'html_bar', 'html_legend']
 
 # %% ../nbs/00_plan.ipynb #131d820e
 import difflib, hashlib, json, math, os, re, tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import groupby
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from fastcore.basics import patch
 
@@ -57,6 +57,35 @@ def _allowed(xs):
     xs = list(map(str, xs))
     return f"(allowed: {', '.join(xs if len(xs)<=12 else [*xs[:11], '…', xs[-1]]) or 'none'})"
 
+# %% ../nbs/00_plan.ipynb #919a1a67
+def is_number(
+    x, # What a file says
+    least:float=-math.inf, # Smallest allowed
+)->bool:
+    "Whether it is a finite number"
+    return isinstance(x, Real) and not isinstance(x, bool) and abs(x)<math.inf and x>=least
+
+def is_whole(
+    x, # What a file says
+    least:int=0, # Smallest allowed
+)->bool:
+    "Whether it is a whole number"
+    return isinstance(x, Integral) and is_number(x, least)
+
+# %% ../nbs/00_plan.ipynb #bdf4c55d
+_KINDS = { # of a simple field: what it may hold, and that in words
+    int: (lambda x: is_whole(x, -math.inf), 'whole numbers'),
+    bool: (lambda x: isinstance(x, bool), 'True, False'),
+    str: (lambda x: isinstance(x, str), 'text')}
+
+def odd_fields(
+    self, # A dataclass
+    **words, # What is allowed in a field, where that says more than its type
+)->list: # One message each
+    "Simple fields that hold what is not of their type"
+    kinds = [(f.name, getattr(self, f.name), _KINDS[f.type]) for f in fields(self) if f.type in _KINDS]
+    return [f'{name}: {x!r} is not allowed (allowed: {words.get(name, said)})' for name,x,(fine,said) in kinds if not fine(x)]
+
 # %% ../nbs/00_plan.ipynb #f95593cd
 DP_TYPES = 'ddp','zero2','zero3'
 PIPELINE_TYPES = 'gpipe','pipedream_flush'
@@ -71,6 +100,7 @@ class LayerStrategy:
     dp_type:str='ddp' # What data-parallel ranks hold: `ddp`, `zero2` or `zero3`
     recompute:bool=False # Keep the input of the layer only, and recompute the rest in backward (`checkpoint`)
     def __post_init__(self):
+        if bad := odd_fields(self, dp_type=', '.join(DP_TYPES)): raise PlanError(bad, 'layer strategy')
         if self.width==1: object.__setattr__(self, 'ulysses', False)
         if self.width==1 or self.ulysses: object.__setattr__(self, 'consecutive', True)
     @property
@@ -132,6 +162,7 @@ class VocabStrategy:
     ulysses:bool=False # Share the sequence and not the vocabulary (`vsp`)
     embed_sdp:bool=False # ZeRO-3 in place of the default data parallelism (`embed_sdp`)
     def __post_init__(self):
+        if bad := odd_fields(self): raise PlanError(bad, 'vocabulary strategy')
         if self.width==1: object.__setattr__(self, 'ulysses', False)
     def dp(self, stage_size:int)->int:
         "Number of groups that work on different samples, in a stage of `stage_size` ranks"
@@ -150,6 +181,8 @@ def even_division(
     return (n_layers//pp_deg,)*(pp_deg-1) + (n_layers//pp_deg+n_layers%pp_deg,)
 
 # %% ../nbs/00_plan.ipynb #e474dae8
+def _listed(x): return tuple(x) if isinstance(x, Iterable) and not isinstance(x, (str, bytes, Mapping)) else x
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     "What every rank does with every layer, and how the batch flows"
@@ -164,9 +197,19 @@ class Plan:
     provenance:dict=field(default_factory=dict, compare=False) # Where the plan comes from; saved under the key `galvatron`
     _source:str|None=field(default=None, init=False, repr=False, compare=False)
     def __post_init__(self):
+        for key in 'layers','pp_division': object.__setattr__(self, key, _listed(getattr(self, key)))
+        if bad := self._odd(): raise PlanError(bad)
         div = self.pp_division or even_division(len(self.layers), self.pp_deg)
-        object.__setattr__(self, 'layers', tuple(self.layers))
         object.__setattr__(self, 'pp_division', tuple(div))
+
+    def _odd(self):
+        "Fields that hold what is not of their type"
+        whole = _KINDS[int][0]
+        held = dict(layers=(isinstance(self.layers, tuple) and all(isinstance(s, LayerStrategy) for s in self.layers), 'one LayerStrategy for each layer'),
+            vocab=(isinstance(self.vocab, VocabStrategy), 'a VocabStrategy'), pp_division=(isinstance(self.pp_division, tuple) and all(map(whole, self.pp_division)), 'whole numbers, one for each stage'),
+            provenance=(isinstance(self.provenance, Mapping), 'a dictionary'))
+        words = dict.fromkeys(('pp_deg','chunks','global_bsz'), 'whole numbers from 1') | dict(pipeline_type=', '.join(PIPELINE_TYPES), default_dp_type=', '.join(DP_TYPES))
+        return [f'{key}: {getattr(self, key)!r} is not allowed (allowed: {said})' for key,(fine,said) in held.items() if not fine] + odd_fields(self, **words)
 
 # %% ../nbs/00_plan.ipynb #354998ea
 @patch(as_prop=True)
@@ -283,6 +326,7 @@ class RunOptions:
     compile:bool=False # Compile the layers
     make_vocab_size_divisible_by:int=128 # Pad the vocabulary to a multiple of this and of its width; padded entries count for nothing
     def __post_init__(self):
+        if bad := odd_fields(self, mixed_precision=', '.join(PRECISIONS)): raise GalvatronError('; '.join(bad))
         if self.make_vocab_size_divisible_by<1: raise GalvatronError(f'make_vocab_size_divisible_by: {self.make_vocab_size_divisible_by} is not allowed (allowed: 1 or more)')
         if self.mixed_precision not in PRECISIONS:
             raise GalvatronError(f"mixed_precision: {self.mixed_precision!r} is unknown (allowed: {', '.join(PRECISIONS)})")
@@ -332,21 +376,6 @@ def parse_json(text:str)->dict:
         raise PlanError([f'not JSON that can be read: {e}']) from None
     if not isinstance(d, dict): raise PlanError([f'the file holds a {type(d).__name__}, and a plan is an object: {{"pp_deg": …}}'])
     return d
-
-# %% ../nbs/00_plan.ipynb #7e0fd4f5
-def is_number(
-    x, # What a file says
-    least:float=-math.inf, # Smallest allowed
-)->bool:
-    "Whether it is a finite number"
-    return isinstance(x, Real) and not isinstance(x, bool) and abs(x)<math.inf and x>=least
-
-def is_whole(
-    x, # What a file says
-    least:int=0, # Smallest allowed
-)->bool:
-    "Whether it is a whole number"
-    return isinstance(x, int) and is_number(x, least)
 
 # %% ../nbs/00_plan.ipynb #9b491862
 class _Reader:
@@ -470,7 +499,7 @@ def plan(self:_Reader, fallback):
     kw = dict(pipeline_type=self.word('pipeline_type', fallback.get('pipeline_type', 'gpipe'), PIPELINE_TYPES),
         chunks=self.whole('chunks', 1), global_bsz=self.whole('global_bsz', 8), default_dp_type=dp_type, provenance=self.d.get('galvatron', {}))
     self.bad += _odd_provenance(kw['provenance'])
-    return None if layers is None else Plan(layers, vocab, pp, div, **kw)
+    return None if layers is None else Plan(layers, vocab, pp, div, **kw | ({} if isinstance(kw['provenance'], dict) else dict(provenance={})))
 
 # %% ../nbs/00_plan.ipynb #c32ccc04
 @patch(cls_method=True)
@@ -598,8 +627,7 @@ def _batch_violation(self:Plan, strategy, n):
 @patch
 def _world_violations(self:Plan, world_size):
     "What is wrong on `world_size` ranks"
-    if world_size<1: yield f'world_size: {world_size} (allowed: whole numbers from 1)'
-    elif self.pp_deg<1: return
+    if self.pp_deg<1: return
     elif world_size%self.pp_deg: yield f'pp_deg: {self.pp_deg} does not divide {world_size} ranks {_allowed(k for k in divisors(world_size) if k<=self.n_layers)}'
     else:
         n = self.stage_size(world_size)
@@ -664,7 +692,7 @@ def several(
 def _made_for(self:Plan, world_size):
     "That it is on another number of ranks than it was made for, in words, or None"
     said = self.provenance if isinstance(self.provenance, dict) else {}
-    if world_size<1 or (made := said.get('world_size')) in (None, world_size): return None
+    if (made := said.get('world_size')) in (None, world_size): return None
     return f"this plan was made for {several(made, 'rank')}, here {'is' if world_size==1 else 'are'} {world_size}: search again for {world_size}, or give {made}"
 
 # %% ../nbs/00_plan.ipynb #f7f9b915
@@ -675,6 +703,7 @@ def violations(self:Plan,
     options:RunOptions|None=None, # Switches of the run
 )->list[str]: # One message each; empty if the plan runs
     "Everything that keeps the plan from running: key, layer, value and what is allowed"
+    if not is_whole(world_size, 1): return [f'world_size: {world_size!r} is not allowed (allowed: whole numbers from 1)', *self._plan_violations()]
     wrong,n = list(self._world_violations(world_size)),self.stage_size(world_size) if self.pp_deg>0 else 0
     res = [*self._plan_violations(), *([self._made_for(world_size)] if wrong and self._made_for(world_size) else []), *wrong]
     return res + (list(self._model_violations(spec, options or RunOptions(), n)) if spec is not None else [])

@@ -1,6 +1,7 @@
 "Strategy files as users break them, and the same plan back after every way out and in"
 import itertools, json, os, pickle, random, subprocess, sys, time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 
 import pytest
 from galvatron.model_spec import ModelSpec
@@ -252,3 +253,35 @@ def test_one_stage_of_too_few_layers():
 def test_no_torch():
     code = 'import sys, galvatron.plan, galvatron.cli; sys.exit(any(m in sys.modules for m in ("torch","transformers","matplotlib","numpy")))'
     assert subprocess.run([sys.executable, '-c', code]).returncode==0
+
+# -- fields of a wrong type
+
+WHOLE, FROM_1, FLAG, DP = 'whole numbers', 'whole numbers from 1', 'True, False', ', '.join(DP_TYPES)
+SIMPLE = {WHOLE: int, FROM_1: int, FLAG: bool, DP: str, ', '.join(PIPELINE_TYPES): str, 'fp32, fp16, bf16, fp64': str}
+TYPED = { # of each field what the error says is allowed
+    LayerStrategy: dict(width=WHOLE, ulysses=FLAG, consecutive=FLAG, dp_type=DP, recompute=FLAG),
+    VocabStrategy: dict(width=WHOLE, ulysses=FLAG, embed_sdp=FLAG),
+    Plan: dict(layers='one LayerStrategy for each layer', vocab='a VocabStrategy', pp_deg=FROM_1, pp_division='whole numbers, one for each stage', pipeline_type=', '.join(PIPELINE_TYPES), chunks=FROM_1, global_bsz=FROM_1,
+        default_dp_type=DP, provenance='a dictionary'),
+    RunOptions: {f.name: 'fp32, fp16, bf16, fp64' if f.type is str else FLAG if f.type is bool else WHOLE for f in fields(RunOptions)}}
+
+@pytest.mark.parametrize('cls', TYPED)
+def test_a_field_of_a_wrong_type_is_refused_by_name(cls):
+    "Every field and many values, one at a time: one error that names the field, the value and what is allowed"
+    assert list(TYPED[cls])==[f.name for f in fields(cls) if f.init]
+    structured = dict(layers=[()], pp_division=[(), [1]], provenance=[{'a': 1}])     # values that these fields may have
+    for key,allowed in TYPED[cls].items():
+        for x in ('fp16', '2', 2.5, float('nan'), None, [1], ['x'], {'a': 1}, (), b'55', object(), True, 1):
+            kw = (dict(layers=(LayerStrategy(),)) if cls is Plan else {}) | {key: x}
+            if type(x) is SIMPLE.get(allowed) and (key,x)!=('mixed_precision','2') or x in structured.get(key, []): cls(**kw); continue
+            with pytest.raises(GalvatronError) as e: cls(**kw)
+            shown = tuple(x) if key in ('layers','pp_division') and type(x) is list else x
+            if (key,x)!=('mixed_precision','2'): assert str(e.value).endswith(f'{key}: {shown!r} is not allowed (allowed: {allowed})') and '\n' not in str(e.value)
+
+def test_everything_of_a_wrong_type_at_once():
+    with pytest.raises(PlanError) as e: Plan('two', None, '1', '11', 3, '2', 8., 0, provenance=[])
+    assert [v.split(':')[0] for v in e.value.violations]==['layers', 'vocab', 'pp_division', 'provenance', 'pp_deg', 'pipeline_type', 'chunks', 'global_bsz', 'default_dp_type']
+
+@pytest.mark.parametrize('world', ['8', None, 8., 0, True])
+def test_ranks_of_a_wrong_type(world):
+    with pytest.raises(PlanError, match='world_size: .* is not allowed'): Plan((LayerStrategy(),)).check(world)
