@@ -336,7 +336,7 @@ def test_what_nccl_tests_does_not_measure_is_said(tmp_path, monkeypatch, capfd):
     assert all(c[-4:]==['-n', '5', '--check', '0'] for c in ran) and len(said)==2
     assert 'avg_or_min_or_first avg is not read' in said[0]
     assert 'all_reduce_size_3_stride_2' in said[1] and not any((r['size'], r['stride'])==(3, 2) for r in rows) # two ranks of one node, one of the other
-    one = dict(device='GPU', torch='2', nccl='2', python='3', backend='nccl', context=1., communicator=1., contention=1., sharding=0., memory_mib=1., rates=(1., 1.), overlap={}, tables=rows)
+    one = dict(device='GPU', torch='2', nccl='2', python='3', backend='nccl', context=1., communicator=1., contention=1., sharding=dict(ddp=0., zero2=0., zero3=0.), memory_mib=1., rates=(1., 1.), overlap={}, tables=rows)
     meta = lambda backend: hardware.assemble(replace(a, backend=backend), one).meta
     assert (meta('nccl')['backend'], meta('nccl')['groups'])==('nccl-tests', 'first') and 'all groups' not in meta('nccl')['method']
     assert (meta('torch')['backend'], meta('torch')['groups'])==('nccl', 'avg')
@@ -689,7 +689,7 @@ def test_what_a_further_communicator_holds(monkeypatch):
     known = replace(h, meta=h.meta|dict(communicator_mib=1150.))
     assert HardwareProfile.from_rich(known.to_rich())==known and 'communicator_mib' not in HardwareProfile.from_rich(h.to_rich()).meta
 
-@pytest.mark.parametrize('key,bad', [('sharding_ms', 'fast'), ('sharding_ms', -1.), ('contention', 0.), ('contention', None), ('context_mib', [1]), ('communicator_mib', -1.)])
+@pytest.mark.parametrize('key,bad', [('sharding_ms', 'fast'), ('sharding_ms_zero3', -1.), ('sharding_ms', -1.), ('contention', 0.), ('contention', None), ('context_mib', [1]), ('communicator_mib', -1.)])
 def test_numbers_beside_the_tables_are_read_with_care(key, bad):
     "A contention of 0 once kept the search going for ever"
     d = HardwareProfile.analytic('h200', 1, 2).to_rich()

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['PARTS', 'crowded', 'Setting', 'LayerCost', 'add_messages', 'add_shared', 'adds_up', 'stored_bytes', 'add_states',
-           'add_copies', 'carried', 'behind_share', 'exchange_ms', 'layer_cost', 'sequence_buffer_mib',
-           'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms', 'vocab_shared', 'end_types', 'vocab_cost',
-           'layout_of', 'passed', 'last_of', 'token_mib', 'relayout', 'LayerTable', 'layer_table', 'relayout_table']
+           'sharding_calls', 'add_copies', 'carried', 'behind_share', 'exchange_ms', 'layer_cost',
+           'sequence_buffer_mib', 'vocab_collectives', 'vocab_params', 'tied_message', 'tied_ms', 'vocab_shared',
+           'end_types', 'vocab_cost', 'layout_of', 'passed', 'last_of', 'token_mib', 'relayout', 'LayerTable',
+           'layer_table', 'relayout_table']
 
 # %% ../../nbs/07_cost.layer.ipynb #7266bb3d
 from dataclasses import dataclass, field, replace
@@ -174,6 +175,18 @@ def _fresh_mib(params, together, alone, setting):
     return (np.where(summed, 0.0, params*grad) + np.where(np.logical_or(summed, compute!=grad), together*compute, 0.0))/MIB
 
 # %% ../../nbs/07_cost.layer.ipynb #380b6221
+def sharding_calls(
+    dp_type:str, # `ddp`, `zero2` or `zero3`
+    setting:Setting,
+) -> tuple: # ms of each micro-batch, and once
+    "Python's time around the messages of a layer that ranks share"
+    meta = setting.hardware.meta
+    zero2, slower = meta.get('sharding_ms', 0.), meta.get('contention', 1.)
+    each = {t: meta.get(f'sharding_ms_{t}', zero2) for t in ('ddp', 'zero3')} | ({} if setting.options.async_grad_reduce else {'zero2': zero2})
+    often = each.get(dp_type, min(each['ddp'], zero2))
+    return often*slower, (zero2-often)*slower if dp_type=='zero2' else 0.0
+
+# %% ../../nbs/07_cost.layer.ipynb #e80a54af
 def add_copies(
     cost:LayerCost, # To add to
     s:LayerStrategy, # Strategy
@@ -183,8 +196,8 @@ def add_copies(
 ):
     "Time of calls, casts and copies around gathers and reductions, and of the gradient's norm"
     o, group, rate = setting.options, shard_group(s, setting.stage_size).size, setting.hardware.copy_gbps*1e6 # bytes/ms
-    calls = setting.hardware.meta.get('sharding_ms', 0.)*setting.hardware.meta.get('contention', 1.)
-    if calls and group>1: cost.backward['sharding calls'] = calls
+    for part, ms in zip(('backward', 'finish'), sharding_calls(s.dp_type, setting) if group>1 else ()):
+        if ms: getattr(cost, part)['sharding calls'] = ms
     if not rate: return
     alone, flat, adds = group==1, group>1 and setting.hardware.on_cpu, adds_up(setting, group==1)
     shard, master, compute, grad = params/(1 if s.dp_type=='ddp' else group), master_bytes(o), compute_bytes(o), grad_bytes(o)

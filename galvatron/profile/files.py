@@ -326,7 +326,7 @@ def from_rich(cls:HardwareProfile, d:dict, path=''):
     try:
         of_kind(d, device=str, name=str, analytic=bool, meta=dict, overlap=dict, tables=list)
         for k in ('memory_mib','matmul_tflops','copy_gbps'): measurement(d[k], k)
-        _check_meta(d['meta'], context_mib=0., communicator_mib=0., sharding_ms=0., contention=1.)
+        _check_meta(d['meta'], context_mib=0., communicator_mib=0., sharding_ms=0., sharding_ms_ddp=0., sharding_ms_zero3=0., contention=1.)
         return cls(tables=dict(map(_table_of_row, d['tables'])), overlap={k:_pair(v, f'overlap {k}') for k,v in d['overlap'].items()},
                    **{k:d[k] for k in 'num_nodes gpus_per_node device name analytic memory_mib matmul_tflops copy_gbps meta'.split()})
     except KeyError as e: raise GalvatronError(f'{path}: key {e} is missing, so this is no hardware_profile_*.json; name the folder that the profile is in') from None

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import asdict,dataclass,field,replace
 from pathlib import Path
 
-from ..plan import GalvatronError, Plan, RunOptions, divisors
+from ..plan import DP_TYPES, GalvatronError, Plan, RunOptions, divisors
 from .arguments import check_folder
 from .files import METHODS,MIB,OPS,HardwareProfile,Table,check_files,hardware_files,link_group,ranks_per_node,read_json
 from ..runtime.launch import is_rank
@@ -472,21 +472,21 @@ def thread_ms(f, n:int=12)->float:
     for _ in range(n+2): t = time.thread_time(); f(); out.append(1e3*(time.thread_time()-t))
     return statistics.median(out[2:])
 
-def sharding_ms(s)->float:
-    "What sharding adds to one forward and backward of a layer beside its messages, ms of a rank's processor; 0 on GPUs"
-    if s.world==1 or s.device.type=='cuda': return 0.
+def sharding_ms(s)->dict: # By type of data parallelism
+    "What sharing adds to one forward and backward of a layer beside its messages, ms of a rank's processor; 0 on GPUs"
+    if s.world==1 or s.device.type=='cuda': return dict.fromkeys(DP_TYPES, 0.)
     import torch
     from galvatron.model_spec import ModelSpec
     from galvatron.runtime.groups import Place
     from galvatron.runtime.schedule import Pipeline
     from galvatron.runtime.stage import StageModel
     spec,tokens = ModelSpec.from_hf(dict(model_type='llama', vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2), seq=4),torch.zeros(1, 4, dtype=torch.long)
-    def step_ms(layers, ranks):
-        plan = Plan.uniform(layers, ranks, global_train_batch_size=ranks, default_dp_type='zero2')
+    def step_ms(layers, ranks, dp='zero2'):
+        plan = Plan.uniform(layers, ranks, sdp=int(dp=='zero3'), embed_sdp=int(dp=='zero3'), global_train_batch_size=ranks, default_dp_type='ddp' if dp=='ddp' else 'zero2')
         model = StageModel(spec.with_layers((layers,)), plan, RunOptions('fp32'), Place.solo(s.device) if ranks==1 else None)
         return thread_ms(lambda: Pipeline(model).step([dict(tokens=tokens, labels=tokens)]))
-    few,many = (step_ms(n, s.world)-step_ms(n, 1) for n in (2, 6))
-    return max(0., (many-few)/4)
+    few,many = ({t: step_ms(n, s.world, t)-alone for t in DP_TYPES} for n in (2, 6) for alone in [step_ms(n, 1)])
+    return {t: max(0., (many[t]-few[t])/4) for t in DP_TYPES}
 
 # %% ../../nbs/04_profile.hardware.ipynb #d84b9f35
 def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
@@ -497,7 +497,7 @@ def sweep(args:dict, progress:str='')->dict|None: # What rank 0 measured
     tables = [] if s.a.backend=='nccl' else _collective_tables(s) + _p2p_tables(s)
     over = overlaps(s)
     backend = s.dist.get_backend() if s.world>1 else 'none'
-    calls = s.agree(sharding_ms(s))
+    calls = {t: s.agree(ms) for t,ms in sharding_ms(s).items()}
     context = max(context, s.agree(context_mib(s.device))) # the world's communicator has connections of every kind by now
     further = communicator_mib(s)
     if s.rank==0: return dict(tables=tables, overlap=over, rates=rates, backend=backend, world=s.world, context=context, communicator=further, contention=share, sharding=calls, **device_facts(s.device))
@@ -615,7 +615,7 @@ def assemble(a:ProfileHardwareArgs, got:dict)->HardwareProfile:
     tab = {(t['op'],t['size'],t['stride']): Table(tuple(t['bytes']), tuple(t['ms']), tuple(t['spread'])) for t in got['tables']}
     how = BY_NCCL_TESTS if a.backend=='nccl' else dict(backend=got['backend'], groups=a.avg_or_min_or_first, method='median over repeats, on a CPU their mean after arithmetic; all groups of a kind at once; nbytes is the large side on one rank')
     meta = dict(machine=_machine(got), backend=how['backend'], python=got['python'], date=time.strftime('%Y-%m-%dT%H:%M:%S'),
-                groups=how['groups'], context_mib=round(got['context'], 1), communicator_mib=round(got['communicator'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding'], 3), method=how['method'])
+                groups=how['groups'], context_mib=round(got['context'], 1), communicator_mib=round(got['communicator'], 1), contention=round(got['contention'], 3), sharding_ms=round(got['sharding']['zero2'], 3), **{f'sharding_ms_{t}': round(got['sharding'][t], 3) for t in ('ddp','zero3')}, method=how['method'])
     return HardwareProfile(a.num_nodes, a.num_gpus_per_node, tab, {k:tuple(v) for k,v in got['overlap'].items()}, got['device'], '', False,
                            got['memory_mib'], got['rates'][0], got['rates'][1], meta)
 
