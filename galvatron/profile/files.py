@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['MIB', 'OPS', 'FORMS', 'KINDS', 'METHODS', 'DEVICES', 'REACH', 'LATENCY_MS', 'NODE_LATENCY_MS', 'NIC_REACH',
            'ANALYTIC_OVERLAP', 'SHOWN_GROUPS', 'GROUP_COLUMNS', 'STANDS_IN', 'BACKWARD_OVER_FORWARD', 'POINT_COLUMNS',
-           'IDENTITY', 'OOM', 'EAGER', 'LOSS_BLOCK_MIB', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta',
-           'fit_line', 'measurement', 'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group',
-           'HardwareProfile', 'bus_factor', 'bus_gbps', 'hardware_files', 'check_files', 'Device', 'device_of',
-           'analytic_table', 'Point', 'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value',
-           'growing', 'fitted', 'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of', 'model_files',
-           'difference', 'raw_rows', 'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms',
-           'analytic_mib', 'analytic_ends', 'analytic_point']
+           'IDENTITY', 'OOM', 'EAGER', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
+           'measurement', 'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group', 'HardwareProfile',
+           'bus_factor', 'bus_gbps', 'hardware_files', 'check_files', 'Device', 'device_of', 'analytic_table', 'Point',
+           'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
+           'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of', 'model_files', 'difference', 'raw_rows',
+           'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
+           'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
 import bisect,hashlib,itertools,json,math,re,statistics,sys
@@ -1403,17 +1403,15 @@ def analytic_mib(t, form:str, width:int, batch:int, nbytes:int=2)->dict:
     return {k:v*tokens/MIB for k,v in dict(activation_mib=keep, checkpoint_mib=out, working_mib=work, replay_mib=replay).items()}
 
 # %% ../../nbs/03_profile.files.ipynb #7d0bc091
-LOSS_BLOCK_MIB = 64. # fp32 temporary of the loss, which goes through the logits in blocks
-
 def analytic_ends(dev:Device, hidden:int, rows:int, seq:int, form:str, width:int, batch:int, nbytes:int=2)->list:
     "Points of embedding and head; `rows` is the padded vocabulary"
     tokens,copy,h,v = batch*seq, dev.copy_gbps*1e6, hidden, rows/width
     row,res = nbytes*tokens*h,1 if form=='tp' else width
     embed = dict(forward_ms=2*row/copy+2*dev.launch_ms, backward_ms=(2*row+4*nbytes*v*h/8)/copy+3*dev.launch_ms, activation_mib=row/res/MIB)
     mm = max(2*tokens*h*v/(dev.matmul_tflops*1e9*(2/nbytes)), nbytes*(tokens*(h+v)+h*v)/copy)
-    keep = (tokens*(nbytes*v + 8/res) + row/res)/MIB
+    keep = (tokens*(nbytes*v + 8/res) + row)/MIB
     head = dict(forward_ms=mm + tokens*v*26/copy + 10*dev.launch_ms, backward_ms=2*mm + tokens*v*22/copy + 10*dev.launch_ms,
-                activation_mib=keep, peak_mib=keep + max(min(LOSS_BLOCK_MIB, 4*tokens*v/MIB), 2*row/MIB))
+                activation_mib=keep, peak_mib=keep + row/MIB)
     return [Point(k, 0, form, width, batch, seq, **d) for k,d in (('embed',embed),('head',head))]
 
 # %% ../../nbs/03_profile.files.ipynb #0a1b466d
