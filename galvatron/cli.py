@@ -103,7 +103,7 @@ JSON = { # command: keys of the object that --json prints, or of each object in 
     'init': 'folders', 'quickstart': 'folder seconds predicted measured range_ms loss eval_loss entropy_nats budget_mib commands', 'doctor': '[what state found todo]', 'completion': 'shell script',
     'profile-hardware': 'name folder tables', 'profile-model': 'model folder device points',
     'search': f'file seconds proved_within {PRICE}', 'explain': f'file {PRICE}', 'validate-a100': 'mape_percent worst_percent kendall_tau top1_regret_percent rows calibrated_from',
-    'preprocess-data': 'prefixes documents tokens bad', 'data merge': (DATA := 'prefix documents sequences tokens dtype bytes'), 'data show': f'{DATA} entropy_nats',
+    'preprocess-data': 'prefixes documents tokens bad tokenizer', 'data merge': (DATA := 'prefix documents sequences tokens dtype bytes'), 'data show': f'{DATA} entropy_nats',
     'train': 'step samples loss eval_loss ms samples_per_s tflops mfu predicted_ms predicted_mib measured_ms measured_mib stopped metrics checkpoints',
     'plan check': 'file model peak_mib budget_mib fits ranks text plan', 'plan show': 'file ranks text plan', 'show': 'file page plans measured notes',
     'checkpoint show': (ROWS := '[iteration saved ranks plan bytes problems]'), 'checkpoint verify': ROWS, 'convert h2g': 'folder', 'convert g2h': 'folder'}
@@ -329,6 +329,19 @@ class PlanArgs:
 def _named_model(args, given):
     "The model, if one was named"
     return args.spec() if {f.name for f in fields(args)} & set(given) else None
+
+@patch
+def switches(self:PlanArgs,
+    options:RunOptions, # From the command line
+    given:dict, # Arguments that were given
+)->tuple: # (`RunOptions`, those of the file as they are typed)
+    "The switches of a run: those given, else those that the strategy file was searched with; whether layers are compiled is for the run alone"
+    path = self.galvatron_config_path
+    if path in (None, '', 'None'): return options,''
+    from galvatron.search.origin import as_typed, recorded_options
+    found = recorded_options(Plan.load(path), options, {*given, 'compile'})
+    other = [(f.name, v, w) for f in fields(options) if (v := getattr(found, f.name))!=(w := getattr(options, f.name))]
+    return found,as_typed(other)
 
 @patch
 def model(self:PlanArgs,
@@ -616,7 +629,9 @@ def train(argv):
     groups = LaunchArgs, ModelArgs, PlanArgs, RunOptions, TrainArgs, DataArgs, OutputArgs
     where,model,flags,options,args,data,out,_,given = parse('train', argv, *groups, about=about)
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,flags.model(model, given)
+    options,adopted = flags.switches(options, given)
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
+    if adopted and not is_rank(): print(f'galvatron: as {flags.galvatron_config_path} was searched for: {adopted}', file=sys.stderr)
     if args.load and iterations(args.load): find_checkpoint(args.load, args.load_iteration) # soon said, without PyTorch
     elif args.load:
         from galvatron.runtime.train import check_load

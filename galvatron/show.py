@@ -10,7 +10,7 @@ __all__ = ['DRAWN_GPUS', 'PATTERN', 'BARS', 'POINTS', 'FOLDER', 'LANGUAGES', 'ME
            'memory_text', 'show']
 
 # %% ../nbs/61_show.ipynb #9a74a1e1
-import html, json, re, shutil
+import html, json, re, shutil, statistics
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from pathlib import Path
@@ -163,7 +163,7 @@ def read_metrics(
     from galvatron.runtime.arguments import steady # what a price needs does not import it
     warm = steady(steps)
     mib = next((m for r in reversed(rows) if isinstance(m := r.get('measured_mib'), list) and all(map(is_number, m))), None)
-    ms = sorted(s[1] for s in warm)[len(warm)//2]
+    ms = statistics.median(s[1] for s in warm)
     return dict(file=path.name, n=len(warm), of=_spans([s[0] for s in warm]), total=len(steps), unnamed=unnamed, ms=ms, mib=mib, steps=steps[::max(1, len(steps)//POINTS)])
 
 def _under(plan, rows, path):

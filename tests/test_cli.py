@@ -248,11 +248,11 @@ def test_training_says_in_what_it_differs_from_the_search(tmp_path, monkeypatch,
     small = '--model_type llama_hf --hidden_size 64 --num_attention_heads 4 --num_hidden_layers 2 --vocab_size 128 --mixed_precision fp32'
     assert run(capfd, f'search {small} --seq_length 64 --num_gpus_per_node 1 --memory_constraint 4 --settle_bsz 2 --analytic h200 --no_async_grad_reduce --output_config_path plan.json')[0]==0
     train = f'train --nproc 1 {small} --galvatron_config_path plan.json --mock_data --train_iters 2 --eval_iters 0 --no_tensorboard'
-    rc,out,err = run(capfd, f'{train} --seq_length 64 --no_async_grad_reduce --log_dir logs')
-    assert rc==0 and '(predicted ' in out and 'warning' not in err, err
+    rc,out,err = run(capfd, f'{train} --seq_length 64 --log_dir logs')
+    assert rc==0 and '(predicted ' in out and 'warning' not in err and 'as plan.json was searched for: --no_async_grad_reduce\n' in err, err
     shown = as_json(capfd, 'show plan.json --metrics logs --json')
     assert shown['measured']['of']=='2' and 'do not say' not in ' '.join(shown['notes'])
-    rc,out,err = run(capfd, f'{train} --seq_length 128')
+    rc,out,err = run(capfd, f'{train} --seq_length 128 --async_grad_reduce')
     assert rc==0 and 'step time' in out and 'predicted' not in out, out
     assert 'plan.json was searched for another model, seq 64 (here 128), async_grad_reduce False (here True): its predicted time and memory do not hold here (for the switches of the search: --no_async_grad_reduce)\n' in err, err
 

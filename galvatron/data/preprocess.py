@@ -228,9 +228,10 @@ class Report:
     documents:int # Documents in the first of them
     tokens:int # Tokens in all of them
     bad:int # Lines left out
+    tokenizer:str # Its type
     def __str__(self):
         bad = f"; {_count(self.bad, 'bad line')} left out" if self.bad else ''
-        return f"{_count(self.documents, 'document')}, {_count(self.tokens, 'token')}{bad}: " + ', '.join(self.prefixes)
+        return f"{_count(self.documents, 'document')}, {_count(self.tokens, 'token')} of {self.tokenizer}{bad}: " + ', '.join(self.prefixes)
 
 # %% ../../nbs/42_data.preprocess.ipynb #9cff4cfc
 def _check(args:PreprocessArgs):
@@ -267,7 +268,7 @@ def preprocess(
             tokens += sum(len(e.tokens) for e in parts.values())
         if not documents: raise GalvatronError(f'{", ".join(args.input)}: no document was found ({_count(bad, "bad line")})')
     for p in prefixes.values(): write_about(p, args, tok)
-    return Report(list(prefixes.values()), documents, tokens, bad)
+    return Report(list(prefixes.values()), documents, tokens, bad, args.tokenizer_type)
 
 # %% ../../nbs/42_data.preprocess.ipynb #ef9ecf80
 def write_about(prefix:str, args:TokenizerArgs, tok):
