@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from fastcore.basics import patch
 
-from ..plan import GalvatronError, divisors, html_table, is_number, is_whole, text_table, write_text
+from ..plan import PRECISIONS, GalvatronError, divisors, html_table, is_number, is_whole, text_table, write_text
 
 # %% ../../nbs/03_profile.files.ipynb #883c89fd
 MIB = 2**20
@@ -1309,7 +1309,8 @@ def load(cls:ModelProfile,
     found = {k:p for k in ('computation','memory') if (p := _find(folder, spec, precision, k))}
     if not found:
         name = stems(spec)[0]
-        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}')
+        other = [p for p in PRECISIONS if any(_find(folder, spec, p, k) for k in model_files(p, name))]
+        raise GalvatronError(f'{folder}: no profile of {name} in {precision}: neither {" nor ".join(model_files(precision, name).values())}' + (f"; there is one in {' and '.join(other)} (--mixed_precision {other[0]})" if other else ''))
     return cls.from_documented({k:read_json(p) for k,p in found.items()}, spec, precision)
 
 # %% ../../nbs/03_profile.files.ipynb #fa69431a

@@ -1005,7 +1005,7 @@ def advice(self:Engine, need, dp=1) -> list: # (what to change, MiB that the lea
     return sorted(out, key=lambda o: o[1])
 
 # %% ../../nbs/12_search.engine.ipynb #086a5fd0
-def _gib(mib): return f'{mib/1024:.1f} GiB'
+def _amount(mib): return f'{mib/1024:.1f} GiB' if mib>=1024 else f'{mib:.0f} MiB'
 
 # %% ../../nbs/12_search.engine.ipynb #0de61c82
 @patch
@@ -1018,11 +1018,11 @@ def nothing_fits(self:Engine) -> str:
     p = predict(plan, pricer=self.pricer, memory_mib=self.args.memory_mib)
     j = max(range(plan.pp_deg), key=lambda i: p.stages[i].peak_mib)
     terms = sorted(p.stages[j].memory.items(), key=lambda t: -t[1])[:3]
-    text = [f'no plan fits into {have}: the leanest one needs {_gib(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({_gib(v)})" for k, v in terms)}']
+    text = [f'no plan fits into {have}: the leanest one needs {_amount(need)}, in stage {j} of {plan.pp_deg}, most of it {", ".join(f"{k} ({_amount(v)})" for k, v in terms)}']
     tips = self.advice(need, min(s.dp(plan.stage_size(self.args.world_size)) for s in plan.layers))
     fits = [t for t in tips if t[1]<=self.args.memory_mib]
-    if fits: text += [f'this would fit: {w} ({_gib(m)})' for w, m, _ in fits[:4]+[t for t in fits[4:] if t[0].startswith(('--settle_bsz', '--num_nodes'))]]
-    elif tips: text += [f"what may help most: {w} ({'at least ' if only else ''}{_gib(m)})" for w, m, only in tips[:3]] + ['but none of it is enough alone']
+    if fits: text += [f'this would fit: {w} ({_amount(m)})' for w, m, _ in fits[:4]+[t for t in fits[4:] if t[0].startswith(('--settle_bsz', '--num_nodes'))]]
+    elif tips: text += [f"what may help most: {w} ({'at least ' if only else ''}{_amount(m)})" for w, m, only in tips[:3]] + ['but none of it is enough alone']
     else: text.append('no switch of the search, no smaller batch and no further nodes lower that')
     return '\n  '.join(text)
 
@@ -1089,8 +1089,8 @@ def binds(p:Prediction) -> list: # sentences
     "What keeps a plan from being faster"
     (full, slow), out = bounding_stages(p), []
     need, times = p.stages[full].peak_mib, p.stages[slow].time
-    out.append(f'memory: stage {full} needs {_gib(need)} of {_gib(p.memory_mib)}' + (', so memory binds' if memory_binds(p) else ', so memory does not bind'))
-    if (mib := p.stages[full].communicators): out[-1] += f"; {_gib(mib)} of it are for {several(p.stages[full].further(), 'communicator')} beside the world's"
+    out.append(f'memory: stage {full} needs {_amount(need)} of {_amount(p.memory_mib)}' + (', so memory binds' if memory_binds(p) else ', so memory does not bind'))
+    if (mib := p.stages[full].communicators): out[-1] += f"; {_amount(mib)} of it are for {several(p.stages[full].further(), 'communicator')} beside the world's"
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
@@ -1137,7 +1137,7 @@ def explain(
     "What a plan costs, what binds it, and what the search would choose instead and why"
     e = Engine(spec, hardware, profile, args)
     p = predict(plan, pricer=e.pricer, memory_mib=args.memory_mib)
-    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{e.pricer.remark}' + ('' if p.fits else f'; does not fit: {_gib(p.peak_mib)} of {_gib(p.memory_mib)}')]
+    out = [plan.table(args.world_size), f'predicted: {p.iteration_ms:.1f} ms an iteration, {p.throughput:.2f} samples/s{e.pricer.remark}' + ('' if p.fits else f'; does not fit: {_amount(p.peak_mib)} of {_amount(p.memory_mib)}')]
     found = search(spec, hardware, profile, replace(args, settle_bsz=plan.global_bsz, top_k=1))
     out += [f'  {b}' for b in binds(p) + p.unmeasured + found.engine.notes]
     if found.plan is None: return '\n'.join([*out, f'the search finds no plan: {found.engine.nothing_fits()}'])
@@ -1244,7 +1244,7 @@ def _ints(mib): return f"[{', '.join(f'{m:.0f}' for m in mib)}]"
 def assumed(e:Engine) -> list: # lines
     "What nobody said or measured here: a budget that is the default, profiles that came with Galvatron"
     a, hw = e.args, e.hardware
-    device = f'; the device ({hw.device}) has {_gib(hw.memory_mib)}' if hw.memory_mib else ''
+    device = f'; the device ({hw.device}) has {_amount(hw.memory_mib)}' if hw.memory_mib else ''
     out = [f'memory budget: {a.memory_constraint:g} GiB is the default (--memory_constraint){device}'] if a.memory_constraint==SearchArgs.memory_constraint else []
     came = [f'{what} on {x.device}' for what, x in (('collectives', hw), ('layers', e.profile)) if x.meta.get('shipped')]
     return out + ([f"profiles: {' and '.join(came)} came with Galvatron and were not measured here (profile-hardware, profile-model)"] if came else [])
