@@ -330,16 +330,20 @@ def _named_model(args, given):
     "The model, if one was named"
     return args.spec() if {f.name for f in fields(args)} & set(given) else None
 
+@patch(as_prop=True)
+def file(self:PlanArgs)->str|None:
+    "The strategy file; None in GLOBAL mode"
+    return None if self.galvatron_config_path in ('', 'None') else self.galvatron_config_path
+
 @patch
 def switches(self:PlanArgs,
     options:RunOptions, # From the command line
     given:dict, # Arguments that were given
 )->tuple: # (`RunOptions`, those of the file as they are typed)
     "The switches of a run: those given, else those that the strategy file was searched with; whether layers are compiled is for the run alone"
-    path = self.galvatron_config_path
-    if path in (None, '', 'None'): return options,''
+    if not self.file: return options,''
     from galvatron.search.origin import as_typed, recorded_options
-    found = recorded_options(Plan.load(path), options, {*given, 'compile'})
+    found = recorded_options(Plan.load(self.file), options, {*given, 'compile'})
     other = [(f.name, v, w) for f in fields(options) if (v := getattr(found, f.name))!=(w := getattr(options, f.name))]
     return found,as_typed(other)
 
@@ -349,8 +353,8 @@ def model(self:PlanArgs,
     given:dict, # Arguments that were given
 ): # `ModelSpec`
     "The model of a run; where nothing was said, the one that the strategy file was searched for, if it is a predefined one"
-    path = self.galvatron_config_path
-    if path in (None, '', 'None') or _named_model(args, given): return args.spec()
+    path = self.file
+    if not path or _named_model(args, given): return args.spec()
     from galvatron.search.origin import known_model
     if 'model' not in (said := Plan.load(path).provenance): return args.spec()
     if found := known_model(said['model'], said.get('spec')): return found
@@ -364,8 +368,8 @@ def plan(self:PlanArgs,
     given:dict, # Arguments that were given
 )->Plan: # Checked
     "The plan of these arguments; raises `PlanError` if it cannot run"
-    path = self.galvatron_config_path
-    if path in (None, '', 'None'):
+    path = self.file
+    if not path:
         flags = {f.name:getattr(self, f.name) for f in fields(self)[1:]}
         return Plan.uniform(spec.n_layers, world_size, **flags).check(world_size, spec, options)
     plan = Plan.load(path, world_size, spec, options, **{k:getattr(self, k) for k in ('pipeline_type','default_dp_type','embed_sdp')})
@@ -631,7 +635,7 @@ def train(argv):
     world,spec = int(os.environ['WORLD_SIZE']) if is_rank() else where.world_size,flags.model(model, given)
     options,adopted = flags.switches(options, given)
     plan = flags.plan(spec, world, options, {} if is_rank() else given)
-    if adopted and not is_rank(): print(f'galvatron: as {flags.galvatron_config_path} was searched for: {adopted}', file=sys.stderr)
+    if adopted and not is_rank(): print(f'galvatron: as {flags.file} was searched for: {adopted}', file=sys.stderr)
     if args.load and iterations(args.load): find_checkpoint(args.load, args.load_iteration) # soon said, without PyTorch
     elif args.load:
         from galvatron.runtime.train import check_load

@@ -581,6 +581,8 @@ def test_several_processes_find_the_same(tmp_path):
     assert [(n, q and q.iteration_ms) for n, q in a.baselines().items()]==[(n, q and q.iteration_ms) for n, q in b.baselines().items()]
     assert [(c, q.iteration_ms) for c, q in a.switched()]==[(c, q.iteration_ms) for c, q in b.switched()]
     assert memory_curve(*m, replace(one, settle_bsz=16), [8, 24])==memory_curve(*m, replace(several, settle_bsz=16), [8, 24])
+    for how in (one, several):
+        with pytest.raises(GalvatronError, match='memory_constraint: -1'): memory_curve(*m, replace(how, settle_bsz=16), [-1, 24])
 
 def test_a_model_without_ulysses_says_so():
     "`sp_space` is not passed over in silence"

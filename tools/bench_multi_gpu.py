@@ -13,6 +13,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gpu_trace import shown, traced
+from rivals import run as run_rival, stop
 from steps import MIB, Case, free
 
 FULL = dict(model_type='llama_hf', hidden_size=2048, num_hidden_layers=16, num_attention_heads=32, num_key_value_heads=8,
@@ -307,7 +308,6 @@ def profile_one(out, names, n, tiny, compiled, seconds):
 def trainers(args, n):
     "torchtitan in turn with ours, under each plan that both know"
     from importlib.util import find_spec
-    from rivals import run
     if not find_spec('torchtitan'): raise ModuleNotFoundError('torchtitan is not installed: its wheels and those it needs go to a folder on PYTHONPATH')
     rows, case, begin = [], Case.parse('llama-1b-32k 8x4096', args.tiny), time.time()
     for plan,theirs in {'zero3': 'torchtitan', 'zero2': 'torchtitan-zero2', 'tp-sp': 'torchtitan-tp', 'ddp': 'torchtitan-ddp', 'pp-1f1b x8': 'torchtitan-pp'}.items(): # a pipeline does not start with PyTorch 2.11
@@ -315,7 +315,7 @@ def trainers(args, n):
         for who in ('ours', theirs)*args.turns:
             t = time.time()
             if t-begin>args.seconds: row = dict(skipped='out of time')
-            else: row = ours(args, n, plan) if who=='ours' else run(who, case, 4 if args.tiny else 12, 90, n)
+            else: row = ours(args, n, plan) if who=='ours' else run_rival(who, case, 4 if args.tiny else 12, 90, n)
             rows.append(dict(plan=plan, who=who, seconds=time.time()-t, **{k: row[k] for k in ('tokens_s', 'ms', 'reserved_mib', 'error', 'skipped') if k in row}))
             print(f"  {plan:10s} {who:16s}", f"{row['tokens_s']:.0f} tokens/s a GPU, {row['ms']:.1f} ms, {time.time()-t:.0f} s" if 'ms' in row else row.get('skipped') or row['error'], flush=True)
             put(args, 'trainers', rows)
@@ -420,9 +420,7 @@ def within(seconds, command, **kw):
     p = subprocess.Popen([*map(str, command)], **kw)
     try: return p.wait(timeout=max(1, seconds))
     finally:
-        if p.poll() is None: p.terminate()
-        try: p.wait(timeout=40)                                     # torchrun gives its processes 30
-        except subprocess.TimeoutExpired: p.kill()
+        if p.poll() is None: stop(p)
 
 def hardware(args, n):
     code = within(min(300, args.end-time.time()), [sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', n, '--output_dir', Path(args.out)/'hardware_configs', *(['--end_mb', 1] if args.tiny else [])], env=dict(os.environ, OMP_NUM_THREADS='1'))

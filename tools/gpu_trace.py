@@ -1,6 +1,6 @@
 "Where the time of a step goes on a GPU: kernels by kind, communication that no kernel hides, and idle time, from a torch profiler trace"
 import json, os, re, tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 
 KINDS = dict(communication='nccl', attention='flash|fmha|attention|cudnn_generated|sdpa', matmul='gemm|nvjet|cutlass|xmma|cublas|splitK',
              optimizer='FusedAdam|adam|LpNorm|multi_tensor', copy='Memcpy|Memset|copy_kernel|CatArray|split_with_sizes|chunk_cat', fused='triton')
@@ -35,11 +35,13 @@ def summarise(events, steps:int, top:int=25)->dict:
     "Milliseconds a step: of kernels by kind, of communication beside each kind and beside none, of idle time, and of the longest kernels; `events` are those of a Chrome trace"
     ks = [e for e in events if e.get('ph')=='X' and e.get('cat') in ('kernel', 'gpu_memcpy', 'gpu_memset')]
     if not ks: return dict(reason='the trace has no GPU kernels')
-    span, by_kind, by_name = lambda e: (e['ts'], e['ts']+e['dur']), Counter(), Counter()
+    by_kind, by_name, spans = Counter(), Counter(), defaultdict(list)
     for e in ks:
-        by_kind[kind_of(e['name'])] += e['dur']; by_name[e['name'][:110]] += e['dur']
-    comm = union(map(span, (e for e in ks if kind_of(e['name'])=='communication')))
-    spans = {k: union(map(span, (e for e in ks if kind_of(e['name'])==k))) for k in by_kind if k!='communication'}
+        kind = kind_of(e['name'])
+        by_kind[kind] += e['dur']; by_name[e['name'][:110]] += e['dur']
+        spans[kind].append((e['ts'], e['ts']+e['dur']))
+    comm = union(spans.pop('communication', []))
+    spans = {k: union(s) for k,s in spans.items()}
     work = union(s for ss in spans.values() for s in ss)
     busy, begin, end = union([*comm, *work]), min(e['ts'] for e in ks), max(e['ts']+e['dur'] for e in ks)
     ms = lambda us: round(us/1e3/steps, 3)

@@ -8,7 +8,7 @@ All keep fp32 weights, gradients and moments and compute in bf16, clip to norm 1
 torchtitan's language models attend with FlexAttention as shipped (`torchtitan-flex`); `torchtitan` gives it scaled-dot-product attention, cuDNN first. Under torchrun it shards over all ranks (FSDP2); `torchtitan-zero2`
 keeps gathered weights for the backward, `-ddp` replicates, `-tp` shares layers by tensor parallelism with sequence parallelism, `-pp` makes a pipeline (1F1B, micro-batches of one sample); tokens/s are then those of one GPU.
 """
-import inspect, json, os, re, sys, tempfile, time
+import inspect, json, os, re, subprocess, sys, tempfile, time
 from functools import partialmethod
 from pathlib import Path
 
@@ -195,17 +195,20 @@ def block(who, case, steps):
     row, n = row_of(case, got), int(os.environ.get('WORLD_SIZE', 1))
     return row | dict(tokens_s=row['tokens_s']/n, mfu=row['mfu']/n)
 
+def stop(p):
+    "Ask a process to end, so that it ends its own too; torchrun takes up to 30 s for that"
+    p.terminate()
+    try: p.communicate(timeout=40)
+    except subprocess.TimeoutExpired: p.kill()
+
 def run(who, case, steps, seconds, nproc=1):
     "A block in a process of its own, or one on each of several GPUs: its row, or why there is none"
-    import subprocess
     under = [sys.executable] + ['-m', 'torch.distributed.run', '--standalone', f'--nproc-per-node={nproc}']*(nproc>1)
     cmd = [*under, __file__, who, str(case), str(steps)] + ['--tiny']*case.tiny
     p = subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try: out, err = p.communicate(timeout=max(20, seconds))
     except subprocess.TimeoutExpired:
-        p.terminate()                                               # torchrun ends its processes, for which it takes up to 30 s
-        try: p.communicate(timeout=40)
-        except subprocess.TimeoutExpired: p.kill()
+        stop(p)
         return dict(case=str(case), who=who, error=f'no result within {seconds:.0f} s')
     last = [l for l in out.splitlines() if l.startswith('{')][-1:]
     if p.returncode or not last: return dict(case=str(case), who=who, oom='OutOfMemory' in err, error=(re.split(r'\n[WE]\d{4} ', err)[0] or out)[-1500:]) # without what torchrun says of it

@@ -154,7 +154,7 @@ def step(self:Pipeline,
     "Forward and backward of a step; the gradients are complete when it returns, and added to those of an earlier one that are still there"
     if not self.model.training: self.model.train() # it visits every module
     todo = actions(self.place.stage, self.place.pp, len(micro_batches), self.model.plan.pipeline_type)
-    once, earlier = len(micro_batches)==1, {p: p.grad for p in self.model.parameters() if p.grad is not None}
+    once, earlier = len(micro_batches)==1, {g.param: g.param.grad for g in self.model.named_global_parameters() if g.param.grad is not None}
     for p in earlier: p.grad = None                         # what is complete must not be completed again
     for u in self.model.units:
         if u.copies: u.copies.begin(self.model.low_gradients and (once or u.sharded and self.model.options.async_grad_reduce)) # nothing is added to them

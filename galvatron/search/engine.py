@@ -25,11 +25,11 @@ from fastcore.basics import patch
 from tqdm import tqdm
 
 from ..cost.communication import shard_group
-from ..cost.layer import MIB, PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
+from ..cost.layer import PARTS, LayerCost, Setting, last_of, layer_cost, layout_of, passed, relayout, token_mib, vocab_cost
 from ..cost.pipeline import RESERVE, Prediction, Pricer, communicator_mib, context_mib, in_flight, message_ms, messages_mib, predict, stage_fixed, type_indices
 from ..model_spec import ModelSpec
 from ..plan import GalvatronError, Plan, VocabStrategy, at_once, html_table, several, text_table, write_text
-from ..profile.files import HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
+from ..profile.files import MIB, HardwareProfile, ModelProfile, NotProfiled, hardware_files, model_files, read_json
 from ..ranks import pair_count, stage_count
 from .bounds import can_fit, edge_bounds, least_budget, mean_paths, prefix_suffix, slowest_stage
 from .join import again, placed, settles
@@ -422,8 +422,9 @@ def first_bounds(self:Engine, families) -> np.ndarray: # [families] ms a sample
     out, sheets = np.zeros(len(families)), {}
     for n, (table, *_) in enumerate(families): sheets.setdefault(id(table.sheet), []).append(n)
     blocks = [every[at:at+AT_ONCE] for every in sheets.values() for at in range(0, len(every), AT_ONCE)]
-    for (table, *_), *_ in ([families[n] for n in rows] for rows in blocks): table.sheet.recall('prices', table.sheet.prices) # once, in this process
-    def bounds(rows): return families[rows[0]][0].sheet.bounds(np.array([families[n][0].i for n in rows]), [families[n][1] for n in rows], [families[n][2] for n in rows])
+    def sheet(rows): return families[rows[0]][0].sheet
+    for rows in blocks: sheet(rows).recall('prices', sheet(rows).prices) # once, in this process
+    def bounds(rows): return sheet(rows).bounds(np.array([families[n][0].i for n in rows]), [families[n][1] for n in rows], [families[n][2] for n in rows])
     few = len(families) <= AT_ONCE # not worth a process
     for rows, found in zip(blocks, map(bounds, blocks) if few else spread(self.args, [partial(bounds, rows) for rows in blocks])):
         out[rows] = found
@@ -1054,15 +1055,20 @@ def outside(self:Engine, plan:Plan) -> list: # what is outside; empty if the sea
 
 # %% ../../nbs/12_search.engine.ipynb #91f3ed6d
 @patch
+def other(self:Engine, args:SearchArgs) -> tuple: # (plan, `Prediction`); None where there is no plan
+    "Search the same model on the same cluster with other options"
+    r = search(self.spec, self.hardware, self.profile, args)
+    return r.plan and (r.plan, r.prediction)
+
+@patch
 def others(
     self:Engine,
     options:list, # `SearchArgs` of each
 ) -> list: # of (plan, `Prediction`); None where there is no plan, or no such space
-    "Search the same model on the same cluster with other options"
+    "`other` for each, in several processes with `parallel_search`"
     def plan(args):
-        try: r = search(self.spec, self.hardware, self.profile, args)
+        try: return self.other(args)
         except GalvatronError: return None
-        return r.plan and (r.plan, r.prediction)
     return spread(self.args, [partial(plan, args) for args in options])
 
 @patch
@@ -1156,7 +1162,7 @@ def memory_curve(
     if budgets is None:
         low = e.leanest()[0]/1024
         budgets = np.geomspace(low*1.001, max(2*args.memory_constraint, 1.5*low), 12)
-    found = e.others([replace(args, memory_constraint=float(b), top_k=1) for b in budgets])
+    found = spread(args, [partial(e.other, replace(args, memory_constraint=float(b), top_k=1)) for b in budgets])
     return [(float(b), f[1].throughput if f else 0.0, f and f[0]) for b, f in zip(budgets, found)]
 
 # %% ../../nbs/12_search.engine.ipynb #cea6a7c8
