@@ -30,9 +30,11 @@ PROFILE = [ # model, compiled, precision, {length: batches}: most valuable first
     ('gpt-1.5b', True, 'bf16', {4096: '4', 8192: '2'}), ('llama-0.3b', True, 'bf16', {4096: '8', 8192: '4'})]
 PREDICT = """llama-1b 1x4096; llama-1b 8x4096 c2; llama-1b 4x4096 r8; llama-1b 4x4096 r16; llama-1b 16x4096 c4 r16; llama-1b 2x2048; llama-1b 16x2048 c2; llama-1b 2x4096; llama-1b 16x4096 c16 r8;
 llama-7b/16 1x4096; llama-7b/16 4x4096 r16; llama-7b/16 8x4096 c2 r8; llama-7b/16 4x4096 c4; llama-7b/8 4x4096 r4; llama-7b/8 2x4096;
-llama-1b 4x4096 eager; llama-1b 2x4096 r16 eager; llama-1b 8x4096 c8 r8 eager; llama-7b/8 4x4096 eager; llama-7b/8 2x4096 c2 r8 eager;
-llama-0.3b 4x2048 r12; llama-0.3b 16x2048 c4; llama-0.3b 16x2048 eager; llama-0.3b 8x2048 r24 eager; llama-0.3b 4x2048 eager fp32; llama-0.3b 8x2048 c2 r12 eager fp32"""
-SEARCHES = [('llama-1b 16x4096', 40), ('llama-7b/16 8x4096', 80), ('llama-7b/16 8x4096', 120)] # model and global batch, budget in GiB
+llama-1b 8x4096 c8 eager; llama-1b 8x4096 c8 r8 eager; llama-1b 8x4096 c8 r16 eager; llama-1b 16x4096 c16 eager; llama-1b 4x4096 r16 c4 eager; llama-1b 4x4096 r16 c2 eager;
+llama-1b 4x4096 eager; llama-1b 2x4096 r16 eager; llama-7b/8 4x4096 eager; llama-7b/8 2x4096 c2 r8 eager; llama-7b/8 8x4096 c8 r4 eager; llama-7b/8 8x4096 c8 r8 eager;
+llama-0.3b 16x2048 eager; llama-0.3b 8x2048 r24 eager; llama-0.3b 4x2048 eager fp32; llama-0.3b 8x2048 c2 r12 eager fp32;
+llama-0.3b 4x2048 r12; llama-0.3b 16x2048 c4; llama-3b 2x4096; llama-3b 4x4096 c2 r14; gpt-1.5b 4x2048; gpt-1.5b 8x2048 c2"""
+SEARCHES = [('llama-1b 16x4096', 40), ('llama-7b/16 8x4096', 80), ('llama-7b/16 8x4096', 120)] # model and largest global batch (it may choose a half or a quarter of it, too), budget in GiB
 MEMORY = 'llama-1b 8x4096; llama-7b/16 4x4096; llama-3b 4x4096; gpt-1.5b 8x2048; llama-0.3b 32x2048; llama-7b 1x4096'
 
 def cases_of(text, tiny):
@@ -141,11 +143,13 @@ def profile(args, book):
     r = subprocess.run([sys.executable, '-m', 'galvatron', 'profile-hardware', '--num_gpus_per_node', '1', '--output_dir', str(hw)], capture_output=True, text=True, timeout=120,
                        env=dict(os.environ, PYTHONPATH=os.pathsep.join([str(Path(__file__).resolve().parent.parent), os.environ.get('PYTHONPATH', '')])))
     book.add(dict(case='hardware', seconds=time.time()-book.begin, error=r.stderr[-800:] if r.returncode else ''), f'{time.time()-book.begin:.0f} s {r.stderr[-300:] if r.returncode else ""}')
-    needed = {(c.model, c.compile, c.precision) for c in cases_of(args.cases, args.tiny)}
+    lists = dict(speed=SPEED, predict=PREDICT, search='; '.join(t for t,_ in SEARCHES), memory=MEMORY)
+    key = lambda c: (c.model, c.compile, c.precision, c.seq)
+    needed = {key(c) for c in cases_of(args.cases or '; '.join(lists.get(p, '') for p in args.parts.split(',')), args.tiny)}
     for model,compiled,precision,points in PROFILE:
-        if needed and (model, compiled, precision) not in needed: continue
         for seq,batches in points.items():
             case, t = cases_of(f"{model} 1x{seq} {'' if compiled else 'eager'} {precision}", args.tiny)[0], time.time()
+            if needed and key(case) not in needed: continue
             name = f"{model} {precision} {'compiled' if case.compile else 'eager'} {batches} x {seq}"
             if book.left<5: book.add(dict(case=name, skipped='out of time'), 'out of time'); continue
             spec = case.spec
@@ -236,33 +240,36 @@ def search_part(args, book):
     from galvatron.search.engine import search
     from galvatron.search.space import SearchArgs
     oracle = Oracle(work_of(args))
-    for text,gib in (s for s in SEARCHES if not args.budgets or str(s[1]) in args.budgets.split(',')):
-        base = cases_of(text, args.tiny)[0]
-        budget = gib if not args.tiny else .05
-        got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=budget+oracle.predict(base)['context_mib']/1024, settle_bsz=base.batch, mixed_precision=base.precision))
-        name = f'{base.model}/{base.spec.n_layers} batch {base.batch} x {base.spec.seq}, {gib} GiB'
+    searches = [s for s in SEARCHES if not args.budgets or str(s[1]) in args.budgets.split(',')]
+    for i,(text,gib) in enumerate(searches):
+        base, end = cases_of(text, args.tiny)[0], time.time()+book.left/(len(searches)-i)
+        got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=(gib if not args.tiny else .05)+oracle.predict(base)['context_mib']/1024, min_bsz=base.batch//4,
+                                                                                     max_bsz=base.batch, bsz_scale=base.batch//4, mixed_precision=base.precision))
+        name = f'{base.model}/{base.spec.n_layers} batch up to {base.batch} x {base.spec.seq}, {gib} GiB'
         if got.plan is None: book.add(dict(case=name, chosen=None), 'nothing fits'); continue
-        chosen = replace(base, chunks=got.plan.chunks, recompute=sum(s.recompute for s in got.plan.layers))
+        chosen = replace(base, batch=got.plan.global_bsz, chunks=got.plan.chunks, recompute=sum(s.recompute for s in got.plan.layers))
         rows = []
-        for case in [chosen, *neighbours(chosen)]:
-            if rows and book.left<max(r['seconds'] for r in rows): break
+        for case in [chosen, *neighbours(chosen, base.batch)]:
+            if rows and end-time.time()<max(r['seconds'] for r in rows): break
             t, p = time.time(), oracle.safe(case)
             row = dict(predicted=p) | measure(case, 3 if args.tiny else 5)
-            rows.append(row | dict(seconds=time.time()-t, within=bool(row.get('reserved_mib', 1e9)<=budget*1024)))
+            rows.append(row | dict(seconds=time.time()-t, within=bool(row.get('reserved_mib', 1e9)<=gib*1024)))
             print(f"    {row['case']:36s} {line(row)}", flush=True)
         fit = [r for r in rows if r['within'] and 'ms' in r]
-        best = min(fit, key=lambda r: r['ms'], default=None)
-        regret = rows[0]['ms']/best['ms']-1 if best and rows[0]['within'] else None
+        best = max(fit, key=lambda r: r['tokens_s'], default=None)
+        regret = best['tokens_s']/rows[0]['tokens_s']-1 if best and rows[0]['within'] else None
         book.add(dict(case=name, budget_gib=gib, chosen=str(chosen), chosen_fits=rows[0]['within'], best=best and best['case'], regret=regret, rows=rows), f'chosen {chosen}, best {best and best["case"]}, regret {regret}')
 
-def neighbours(c):
-    "Cases beside a chosen one: more and fewer micro-batches, more and fewer recomputed layers"
+def neighbours(c, largest):
+    "Cases beside a chosen one, nearest first: more and fewer micro-batches, recomputed layers, and samples (in as many micro-batches, and in micro-batches as large)"
     n, out = c.spec.n_layers, []
     step = max(1, n//8)
     for chunks in (c.chunks, c.chunks*2, c.chunks//2):
-        for r in (c.recompute, c.recompute-step, c.recompute+step, 0, n):
-            if chunks and c.batch%chunks==0 and 0<=r<=n and (chunks, r)!=(c.chunks, c.recompute): out.append(replace(c, chunks=chunks, recompute=r))
-    return sorted(dict.fromkeys(out), key=lambda x: (abs(x.recompute-c.recompute), x.chunks!=c.chunks))[:7]
+        for r in (c.recompute, c.recompute-step, c.recompute+step, 0, n): out.append(replace(c, chunks=chunks, recompute=r))
+    others = [replace(c, batch=b, chunks=k) for b in (largest//4*i for i in range(1, 5)) if b!=c.batch for k in dict.fromkeys((c.chunks, c.chunks*b//c.batch))]
+    ok = lambda x: x!=c and x.chunks and x.batch%x.chunks==0 and 0<=x.recompute<=n
+    near = sorted(filter(ok, dict.fromkeys(out)), key=lambda x: (abs(x.recompute-c.recompute), x.chunks!=c.chunks))[:7]
+    return near[:3] + sorted(filter(ok, others), key=lambda x: (abs(x.batch-c.batch), x.chunks))[:3] + near[3:]
 
 # ---- kernels
 
