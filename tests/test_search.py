@@ -9,9 +9,9 @@ import pytest
 
 from galvatron.cost.pipeline import RESERVE, pipeline_ms, predict
 from galvatron.model_spec import ModelSpec
-from galvatron.plan import GalvatronError, LayerStrategy, Plan
+from galvatron.plan import GalvatronError, LayerStrategy, Plan, RunOptions
 from galvatron.profile.files import HardwareProfile, ModelProfile
-from galvatron.search.engine import AT_ONCE, Config, Engine, banner, changes, compare, explain, memory_curve, reasons, report, run_search, search, spread, typed
+from galvatron.search.engine import AT_ONCE, Config, Engine, banner, binds, changes, compare, explain, memory_curve, reasons, report, run_search, search, spread, typed
 from galvatron.search.bounds import least_budget
 from galvatron.search.join import MOST, joins, parts_of, placed, places
 from galvatron.search.solve import prepare, solve
@@ -743,3 +743,17 @@ def test_with_communicators_the_answer_fits_and_is_within_its_gap(gpus, mib, tie
         pushed += once.inside(once.run()[0].plan)>0
     assert pushed>0
     assert not search(s, h, p, replace(a, memory_constraint=peak.min()*.999/1024)).plan
+
+def test_a_report_says_where_a_slow_host_may_set_the_time():
+    "Small compiled layers are joined, and what Python takes for them is not in the price"
+    spec = ModelSpec.from_size('llama_hf', 'llama-0.3b', seq=2048)
+    def of(ms, compiled):
+        m = ModelProfile.analytic(spec, 'h200')
+        m = replace(m, meta=dict(machine=dict(compile=compiled)), points=tuple(replace(q, host_ms=ms) if q.kind=='layer' else q for q in m.points))
+        p = predict(Plan.uniform(spec.n_layers, 1, 1, 1, chunks=4, global_train_batch_size=16), spec, HardwareProfile.analytic('h200', 1, 1), m, RunOptions('bf16', compile=compiled))
+        return p, [b for b in binds(p) if b.startswith('host:')]
+    assert of(.5, True)[1]==of(.5, False)[1]==[]
+    p, said = of(3., True)
+    assert p.step_ms==p.iteration_ms and len(said)==1 and 'joined' in said[0] and '288 ms' in said[0]
+    p, said = of(3., False)
+    assert p.iteration_ms>288 and len(said)==1 and 'joined' not in said[0]

@@ -5,13 +5,13 @@ A case is written `llama-7b/16 4x4096 r8 c2 eager fp32`: 16 layers of the model,
 """
 import gc, re, statistics, sys, time
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpu_trace import length, recorded, union
 
 MIB, PEAK = 2**20, 989. # TFLOP/s: dense bf16 of an H200 by its data sheet
+WARM, SECONDS, MOST = 3, 2., 60 # steps that compile and warm up; after them a case runs for two seconds at least, for the clock comes down in the first, or for so many steps
 
 MODELS = { # name: (family, size, changes); the 1.5 B model has GPT-2's own 25 heads of 64
     'llama-0.3b': ('llama_hf', 'llama-0.3b', {}), 'llama-1b': ('llama_hf', 'llama-3.2-1b', {}), 'llama-3b': ('llama_hf', 'llama-3.2-3b', {}),
@@ -71,7 +71,7 @@ class Random:
         return dict(tokens=t[:-1], labels=t[1:])
 
 def train(case, steps=8, trace=False):
-    "Train as `galvatron train` does, without logs: ms of each step, host ms, losses, norms, peak memory; `trace` adds the summary of two steps"
+    "Train as `galvatron train` does, without logs, for `steps` steps or more: ms of each step, host ms, losses, norms, peak memory; `trace` adds the summary of two steps"
     import torch
     from galvatron.runtime.arguments import TrainArgs
     from galvatron.runtime.train import Late, Trainer, memory, reset_memory
@@ -80,8 +80,10 @@ def train(case, steps=8, trace=False):
     build, data = time.perf_counter()-begin, t.loader(Random(spec.vocab, spec.seq))
     reset_memory(t.device)
     marks, host, read = [Late(t.device)], [], []
-    for mb in islice(data, steps):
+    for i,mb in enumerate(data):
         begin = time.perf_counter()
+        if i==WARM: warm = begin
+        if i>=steps and (begin-warm>=SECONDS or i>=MOST): break
         marks.append(Late(t.device, *t.train_step(mb)))
         host.append((time.perf_counter()-begin)*1e3)
         if len(marks)>2: read.append(marks[-2].read()) # a step late, as the loop of the trainer does
@@ -108,14 +110,20 @@ def free():
     torch._dynamo.reset(); torch._dynamo.utils.counters.clear(); gc.collect()
     if torch.cuda.is_available(): torch.cuda.empty_cache()
 
-def row_of(case, got, skip=3):
-    "The figures of a case: median of the steps after the first ones, MFU with causal attention counted"
-    ms, spec = sorted(got['ms'][skip:] or got['ms']), case.spec
+def settled(ms):
+    "Steps that count: those after the first ones and, where three or more are left, after the first second"
+    ms = ms[WARM:] or ms
+    late = [x for i,x in enumerate(ms) if sum(ms[:i])>=1000*SECONDS/2]
+    return late if len(late)>2 else ms
+
+def row_of(case, got):
+    "The figures of a case: median of the steps that count, MFU with causal attention counted"
+    ms, spec = sorted(settled(got['ms'])), case.spec
     med = statistics.median(ms)
     return dict(case=str(case), model=case.model, layers=spec.n_layers, batch=case.batch, seq=spec.seq, recompute=case.recompute, chunks=case.chunks, compile=case.compile, precision=case.precision,
                 ms=med, spread=(ms[-1]-ms[0])/med, tokens_s=case.batch*spec.seq/med*1e3, mfu=spec.step_flops(case.batch)/med/1e9/PEAK, step_tflop=spec.step_flops(case.batch)/1e12,
                 **{k: got[k] for k in ('reserved_mib', 'allocated_mib', 'build_s', 'first_s', 'compiler', 'num_alloc_retries', 'context_mib') if k in got},
-                host_ms=statistics.median(got['host_ms'][skip:] or got['host_ms']), steps=got['ms'], loss=got['loss'][-1], norm=got['norm'][-1])
+                host_ms=statistics.median(got['host_ms'][WARM:] or got['host_ms']), steps=got['ms'], loss=got['loss'][-1], norm=got['norm'][-1])
 
 def measure(case, steps=8, trace=False):
     "The row of a case; `oom` where it did not fit, `error` where it failed"

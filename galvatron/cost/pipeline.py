@@ -642,16 +642,26 @@ def _issue_ms(profile, strategy, k, chunks, sp=False, kind='layer'):
     plain,again,add = profile.host_ms(k, strategy.width, strategy.ulysses, sp, kind)
     return chunks*((again if strategy.recompute else None) or plain or 0.) + (chunks-1)*(add or 0.)
 
-@patch(as_prop=True)
-def host_ms(self:Prediction) -> float: # ms; 0 where the profile does not tell
-    "What Python takes at least to issue the micro-batches of a step, on the stage with most of them"
+@patch
+def _python_ms(self:Prediction, apart:bool) -> float:
+    "What Python takes for a step, on the stage with most of it; small compiled layers count if they are called `apart`"
     r, plan = self.pricer, self.plan
     pp, n, kinds = plan.pp_deg, plan.stage_size(r.hardware.world_size), type_indices(r.spec)
     issue = partial(_issue_ms, r.profile, chunks=plan.chunks, sp=r.options.sequence_parallel)
     def joins(k, s): return r.options.compile and not s.recompute and r.spec.layer_types[k].forward_flops(plan.micro_bsz/s.dp(n))/s.width<HALF
-    each = [0. if joins(k, s) else issue(s, k) for k, s in zip(kinds, plan.layers)]
+    each = [0. if joins(k, s) and not apart else issue(s, k) for k, s in zip(kinds, plan.layers)]
     def ends(stage): return sum(issue(plan.vocab.layer(plan.default_dp_type), 0, kind=e) for e, at in (('embed', 0), ('head', pp-1)) if at==stage)
     return max(ends(stage)+sum(each[i] for i in plan.stage_layers(stage)) for stage in range(pp))
+
+@patch(as_prop=True)
+def host_ms(self:Prediction) -> float: # ms; 0 where the profile does not tell
+    "What Python takes at least to issue the micro-batches of a step, on the stage with most of them"
+    return self._python_ms(False)
+
+@patch(as_prop=True)
+def host_most_ms(self:Prediction) -> float: # ms
+    "The same, were no compiled layers joined: where this is longer than the devices' time, a slow host may set the step's"
+    return self._python_ms(True)
 
 @patch(as_prop=True)
 def step_ms(self:Prediction) -> float: # ms

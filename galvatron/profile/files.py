@@ -8,13 +8,13 @@ __all__ = ['MIB', 'OPS', 'FORMS', 'KINDS', 'METHODS', 'DEVICES', 'REACH', 'LATEN
            'IDENTITY', 'OOM', 'EAGER', 'read_json', 'documented_text', 'rich_text', 'AlphaBeta', 'fit_line',
            'measurement', 'whole_number', 'of_kind', 'Table', 'ranks_per_node', 'link_group', 'HardwareProfile',
            'bus_factor', 'bus_gbps', 'hardware_files', 'check_files', 'Device', 'device_of', 'analytic_table', 'Point',
-           'ModelProfile', 'Floor', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
+           'ModelProfile', 'static_value', 'batch_value', 'sequence_value', 'growing', 'fitted',
            'over_batch_and_length', 'over_width', 'NotProfiled', 'form_of', 'model_files', 'difference', 'raw_rows',
            'computation_points', 'memory_points', 'merge_points', 'stems', 'analytic_ms', 'analytic_mib',
            'analytic_ends', 'analytic_point']
 
 # %% ../../nbs/03_profile.files.ipynb #b76b51e7
-import bisect,hashlib,itertools,json,math,re,statistics,sys
+import hashlib,itertools,json,math,re,statistics,sys
 from dataclasses import asdict,dataclass,field,fields,replace
 from functools import cached_property
 from numbers import Real
@@ -491,7 +491,7 @@ def digest(self:HardwareProfile)->str:
     return _digest(self)
 
 # %% ../../nbs/03_profile.files.ipynb #59e2906c
-METHODS = dict(hardware=1, model=2) # the way of measuring, by kind of profile
+METHODS = dict(hardware=1, model=3) # the way of measuring, by kind of profile
 
 def _gives_way(path, profile, machine, analytic, shared='')->bool: # Whether it came with the package and is another machine's
     "Refuse to go on from, or to replace, a profile of another machine; `shared` names a file of both"
@@ -638,7 +638,7 @@ class Point:
     oom:bool|str=None # What this point ran out of memory for: time, memory, or True for both
 
     @property
-    def host_bound(self): return None not in (self.host_ms, self.forward_ms, self.backward_ms) and self.host_ms>=.9*(self.forward_ms+self.backward_ms)
+    def host_bound(self): return None not in (self.host_ms, self.forward_ms, self.backward_ms) and self.host_ms>self.forward_ms+self.backward_ms
     @property
     def key(self): return self.kind,self.type,self.form,self.width,self.batch,self.seq
     def row(self): return {k:v for k,v in asdict(self).items() if v is not None}
@@ -665,17 +665,11 @@ class ModelProfile:
         for p in self.points: self._rows.setdefault((p.kind,p.type,p.form), {}).setdefault(p.width, []).append(p)
 
 # %% ../../nbs/03_profile.files.ipynb #5b657d2e
-class Floor(float): "A time that the host set: the device would have been faster"
-
 def static_value(at:dict, x:float):
     "Straight lines between measured points, proportional outside; `at` maps size to value"
     if x in at: return at[x]
     ks = sorted(at)
-    if x>ks[-1]: return at[ks[-1]]*x/ks[-1]
-    i = bisect.bisect(ks, x)
-    high,low,line = at[ks[i]],at[ks[i-1]] if i else 0.,float(np.interp(x, [0,*ks], [0,*(at[k] for k in ks)]))
-    if i==0 and isinstance(high, Floor): return high
-    return min(line, max(low, high*x/ks[i])) if isinstance(low, Floor) and not isinstance(high, Floor) else line
+    return at[ks[-1]]*x/ks[-1] if x>ks[-1] else float(np.interp(x, [0,*ks], [0,*(at[k] for k in ks)]))
 
 def batch_value(at:dict, x:float):
     "The least-squares line through all measured batches"
@@ -710,11 +704,7 @@ def fitted(
     x:float, # Any size
     degree:int, # Of the polynomial; fewer points give a lower one
 )->float:
-    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside; not below what the host takes"
-    host = {k:v for k,v in at.items() if isinstance(v, Floor)}
-    if host and len(at)-len(host)>degree:
-        device,least = fitted({k:v for k,v in at.items() if k not in host}, x, degree),static_value(host, min(x, max(host)))
-        return device if device>least else Floor(least)
+    "The least-squares polynomial between the smallest and the largest measured size, and its growth without negative coefficients outside"
     xs,ys = zip(*sorted(at.items()))
     degree,edge = min(degree, len(xs)-1),min(max(x, xs[0]), xs[-1])
     inside = float(np.polyval(np.polyfit(xs, ys, degree), edge))
@@ -749,7 +739,6 @@ def over_width(
     i = min(max(np.searchsorted(ks, width), 1), len(ks)-1)
     (k0,k1),(v0,v1) = ks[i-1:i+1],(at[k]() for k in ks[i-1:i+1])
     b = (v0-v1)/(1/k0-1/k1)
-    if width>k1 and isinstance(v1, Floor): return v1 # the host issues as much for any share
     return max(v0 + b*(1/width-1/k0), v1*k1/width if width>k1 else 0.) # more ranks than measured share the work at best evenly
 
 # %% ../../nbs/03_profile.files.ipynb #9d09b124
@@ -760,8 +749,7 @@ def _measured(self:ModelProfile, fld, kind, k, form):
     "Width -> (batch, length) -> one field of one module, remembered"
     key = (fld,kind,k,form)
     if key not in self._memo:
-        kept = lambda p, v: Floor(v) if fld.endswith('_ms') and p.host_bound else v
-        at = {w:{(p.batch,p.seq):kept(p, v) for p in ps if (v := getattr(p, fld)) is not None} for w,ps in self._rows.get((kind,k,form), {}).items()}
+        at = {w:{(p.batch,p.seq):v for p in ps if (v := getattr(p, fld)) is not None} for w,ps in self._rows.get((kind,k,form), {}).items()}
         self._memo[key] = {w:rows for w,rows in at.items() if rows}
     return self._memo[key]
 
@@ -843,7 +831,28 @@ def least_batch(self:ModelProfile,
     "The smallest batch on which a layer was timed"
     return min((p.batch for p in self.points if p.kind=='layer' and p.type==k and p.forward_ms is not None), default=0)
 
-# %% ../../nbs/03_profile.files.ipynb #445010b3
+# %% ../../nbs/03_profile.files.ipynb #b9414f35
+@patch
+def host_ms(self:ModelProfile, k, width=1, ulysses=False, sequence_parallel=False, kind='layer')->tuple: # plain, recomputed, more where gradients are added up; None: not told
+    "What Python takes to issue forward and backward of a layer (ms), for arguments as in `forward_ms`, or of an end of the model (`kind`)"
+    key = ('host',kind,k,form := form_of(width, ulysses, sequence_parallel),width)
+    if key not in self._memo:
+        rows = [self._rows.get((kind,k,f), {}).get(w, ()) for f,w in ((form,width), ('tp',1))]
+        def told(name): return next((statistics.median(v) for ps in rows if (v := [x for p in ps if (x := getattr(p, name)) is not None])), None)
+        self._memo[key] = tuple(map(told, ('host_ms','host_again_ms','host_add_ms')))
+    return self._memo[key]
+
+# %% ../../nbs/03_profile.files.ipynb #98f74cbc
+@patch
+def _waits(self:ModelProfile, k, batch, width, seq, mode, ulysses, sequence_parallel)->float:
+    "How many times longer than the device's the time of a layer is, since Python takes longer; at least 1"
+    key = ('waits',k,batch,width,seq,mode,ulysses,sequence_parallel)
+    if key not in self._memo:
+        host = None if self.meta.get('machine', {}).get('compile') else self.host_ms(k, width, ulysses, sequence_parallel)[0]
+        self._memo[key] = max(1., host/sum(self._layer_ms(f, k, batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms'))) if host else 1.
+    return self._memo[key]
+
+# %% ../../nbs/03_profile.files.ipynb #164c56e8
 @patch
 def forward_ms(self:ModelProfile,
     k:int, # Layer type
@@ -855,7 +864,8 @@ def forward_ms(self:ModelProfile,
     sequence_parallel:bool=False, # Tensor parallel with Megatron's sequence parallelism
 )->float: # ms on one rank, collectives excluded
     "Forward time of one layer"
-    return self._layer_ms('forward_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
+    at = k,batch,width,seq,mode,ulysses,sequence_parallel
+    return self._layer_ms('forward_ms', *at)*self._waits(*at)
 
 # %% ../../nbs/03_profile.files.ipynb #a36094c7
 BACKWARD_OVER_FORWARD = 2. # of a file that holds forward times only
@@ -863,13 +873,17 @@ BACKWARD_OVER_FORWARD = 2. # of a file that holds forward times only
 @patch
 def backward_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "Backward time of one layer, arguments as in `forward_ms`"
-    if self.documented: return BACKWARD_OVER_FORWARD*self.forward_ms(k, batch, width, seq, mode, ulysses, sequence_parallel)
-    return self._layer_ms('backward_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
+    at = k,batch,width,seq,mode,ulysses,sequence_parallel
+    return BACKWARD_OVER_FORWARD*self.forward_ms(*at) if self.documented else self._layer_ms('backward_ms', *at)*self._waits(*at)
 
 @patch
 def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', ulysses=False, sequence_parallel=False)->float:
     "What a checkpointed layer costs more than a plain one, arguments as in `forward_ms`"
-    return self._layer_ms('forward_ms' if self.documented else 'recompute_ms', k, batch, width, seq, mode, ulysses, sequence_parallel)
+    at = k,batch,width,seq,mode,ulysses,sequence_parallel
+    ms = self._layer_ms('forward_ms' if self.documented else 'recompute_ms', *at)
+    if self._waits(*at)==1.: return ms
+    plain,again,_ = self.host_ms(k, width, ulysses, sequence_parallel)
+    return max(ms, (again or plain)-plain)
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
@@ -939,17 +953,6 @@ def head_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequenc
 def head_peak_mib(self:ModelProfile, batch, width=1, seq=None, ulysses=False, sequence_parallel=False)->float:
     "Peak of forward and backward of norm, projection and loss above what stood before (MiB)"
     return self._vocab('peak_mib', 'head', batch, width, seq, None, ulysses, sequence_parallel)
-
-# %% ../../nbs/03_profile.files.ipynb #b9414f35
-@patch
-def host_ms(self:ModelProfile, k, width=1, ulysses=False, sequence_parallel=False, kind='layer')->tuple: # plain, recomputed, more where gradients are added up; None: not told
-    "What Python takes to issue forward and backward of a layer (ms), for arguments as in `forward_ms`, or of an end of the model (`kind`)"
-    key = ('host',kind,k,form := form_of(width, ulysses, sequence_parallel),width)
-    if key not in self._memo:
-        rows = [self._rows.get((kind,k,f), {}).get(w, ()) for f,w in ((form,width), ('tp',1))]
-        def told(name): return next((statistics.median(v) for ps in rows if (v := [x for p in ps if (x := getattr(p, name)) is not None])), None)
-        self._memo[key] = tuple(map(told, ('host_ms','host_again_ms','host_add_ms')))
-    return self._memo[key]
 
 # %% ../../nbs/03_profile.files.ipynb #2414094d
 @patch

@@ -95,14 +95,15 @@ def _copy_to(*pairs):
 
 def _each(f, pairs):
     "f for pairs of contiguous tensors, in one call; compiled on a GPU, for PyTorch's own kernels for two precisions read number by number"
-    rows, rest = zip(*(in_rows(*pair) for pair in pairs)) if pairs else ((), ())
+    if not pairs: return
+    rows, rest = zip(*(in_rows(*pair) for pair in pairs))
     if rows := [x for pair in rows if pair for x in pair]: fused(f, *rows)
     f(*(x for pair in rest if pair for x in pair))
 
 @torch.no_grad()
 def _make_exact(params):
     "Bring gradients to the precision of their parameters"
-    low = [(p, _part(p.grad).contiguous()) for p in params if p.grad is not None and p.grad.dtype!=p.dtype]
+    low = [(p, _part(g).contiguous()) for p in params if (g := p.grad) is not None and g.dtype!=p.dtype]
     exact = [torch.empty_like(g, dtype=p.dtype) for p,g in low]
     _each(_copy_to, [(to, g) for to,(_,g) in zip(exact, low)])
     for to,(p,_) in zip(exact, low): p.grad = _like(p, to)
@@ -118,8 +119,8 @@ def _add(self:WorkingCopies, p, w):
     "The gradient of a copy has come"
     g, w.grad = w.grad, None
     if p in self.more: self.add_up()                   # the backward before did not bring all of them
-    self.more[p] = None if p.grad is None else (exact_gradient(p), g.contiguous()) # a tied table may have one, from its other unit, where its neighbours have none
-    if p.grad is None: p.grad = _like(p, g if self.low or _takes_any(p) else g.to(p.dtype))
+    if p.grad is None: self.more[p], p.grad = None, _like(p, g if self.low or _takes_any(p) else g.to(p.dtype))
+    else: self.more[p] = g                             # a tied table may have one, from its other unit, where its neighbours have none
     if len(self.more)==self.trained: self.add_up()     # one call for a unit: it takes Python as long as one for a parameter
     if self.last or self.brief: self._empty(p, w)
 
@@ -130,8 +131,8 @@ def _takes_any(p): return getattr(p, 'grad_dtype', p.dtype) is None # a gradient
 def add_up(self:WorkingCopies):
     "Add the gradients that have come to those that are there; the first become exact, unless nothing will be added to them"
     came, self.more, self.open = self.more, {}, False
-    if not self.low: _make_exact([p for p,pair in came.items() if pair is None])
-    _each(_add_to, list(filter(None, came.values())))
+    _make_exact([p for p,g in came.items() if g is not None or not self.low])
+    _each(_add_to, [(_part(p.grad), g.contiguous()) for p,g in came.items() if g is not None])
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #34d4ead9
 def own_rows(

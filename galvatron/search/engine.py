@@ -1101,6 +1101,7 @@ def binds(p:Prediction) -> list: # sentences
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
     if (host := p.host_ms)>0.5*p.iteration_ms: out.append(f'host: Python takes {host:.0f} ms to issue the layers of an iteration, and ' + (f'sets the time: expect {p.step_ms:.0f} ms' if host>p.iteration_ms else 'a slower host may set the time') + '; larger micro-batches or compiled layers need less')
+    elif p.host_most_ms>p.iteration_ms: out.append(f'host: Python takes up to {p.host_most_ms:.0f} ms to issue the layers of an iteration (less, since small compiled ones are joined): a slow host may set the time; larger micro-batches need less')
     return out
 
 # %% ../../nbs/12_search.engine.ipynb #cf6d72e1
