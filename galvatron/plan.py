@@ -458,7 +458,7 @@ PROVENANCE = { # key: (what it must be, in words)
     'predicted_context_mib': (lambda x: is_number(x) or isinstance(x, list) and all(map(is_number, x)), 'a number, or a list of them'),
     'model_spec': (lambda x: isinstance(x, dict), 'an object'),
     'search': (lambda x: isinstance(x, dict) and all(is_whole(x.get(k, 1), 1) for k in ('num_nodes','num_gpus_per_node')), 'an object, with whole numbers of nodes and of their ranks'),
-    **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_host_ms','predicted_samples_per_s','memory_constraint_gib')},
+    **{k:(is_number, 'numbers') for k in ('predicted_ms','predicted_step_ms','predicted_samples_per_s','memory_constraint_gib')},
     **{k:(lambda x: isinstance(x, str), 'text') for k in ('model','spec','hardware','mixed_precision')},
     **{k:(lambda x: isinstance(x, bool), 'true, false') for k in ('analytic','sequence_parallel','compile')}}
 
@@ -484,7 +484,7 @@ def digest(self:Plan)->str:
 @patch(as_prop=True)
 def expected_ms(self:Plan): # ms; None where the file tells nothing
     "Time of a step that the record leads to expect"
-    return max((self.provenance[k] for k in ('predicted_ms','predicted_host_ms') if k in self.provenance), default=None)
+    return self.provenance.get('predicted_step_ms', self.provenance.get('predicted_ms'))
 
 # %% ../nbs/00_plan.ipynb #08f58e33
 @patch

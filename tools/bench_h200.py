@@ -6,7 +6,7 @@
     python tools/bench_h200.py --out results --merge more                 # puts what another call left in more/ into results/
     python tools/bench_h200.py --out results --tiny                       # the same code on toy shapes, on a CPU too
 
-Each part writes {part}.json into --out as it goes. Causal FLOP count, MFU of 989 TFLOP/s, median of the steps after the third.
+Each part writes {part}.json into --out as it goes. Causal FLOP count, MFU of 989 TFLOP/s, median of the steps that count (`settled` in steps.py).
 """
 import argparse, json, os, sys, time, traceback
 from dataclasses import replace
@@ -34,7 +34,7 @@ llama-1b 8x4096 c8 eager; llama-1b 8x4096 c8 r8 eager; llama-1b 8x4096 c8 r16 ea
 llama-1b 4x4096 eager; llama-1b 2x4096 r16 eager; llama-7b/8 4x4096 eager; llama-7b/8 2x4096 c2 r8 eager; llama-7b/8 8x4096 c8 r4 eager; llama-7b/8 8x4096 c8 r8 eager;
 llama-0.3b 16x2048 eager; llama-0.3b 8x2048 r24 eager; llama-0.3b 4x2048 eager fp32; llama-0.3b 8x2048 c2 r12 eager fp32;
 llama-0.3b 4x2048 r12; llama-0.3b 16x2048 c4; llama-3b 2x4096; llama-3b 4x4096 c2 r14; gpt-1.5b 4x2048; gpt-1.5b 8x2048 c2"""
-SEARCHES = [('llama-1b 16x4096', 40), ('llama-7b/16 8x4096', 80), ('llama-7b/16 8x4096', 120)] # model and largest global batch (it may choose a half or a quarter of it, too), budget in GiB
+SEARCHES = [('llama-1b 16x4096', 40), ('llama-7b/16 8x4096', 80), ('llama-7b/16 8x4096', 120)] # model and largest global batch (it may choose one, two or three quarters of it, too), budget in GiB
 MEMORY = 'llama-1b 8x4096; llama-7b/16 4x4096; llama-3b 4x4096; gpt-1.5b 8x2048; llama-0.3b 32x2048; llama-7b 1x4096'
 
 def cases_of(text, tiny):

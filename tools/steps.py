@@ -169,7 +169,7 @@ class Oracle:
         p = self.profile(case)
         got = predict(case.plan, case.spec, self.hardware(), p, case.options, self.memory_mib)
         m, t = got.stages[0].memory, got.stages[0].time
-        return dict(ms=got.step_ms, host_ms=got.host_ms, host_most_ms=got.host_most_ms, device_ms=got.iteration_ms, mib=got.peak_mib-m['context'], tensors_mib=got.peak_mib-m['context']-m['allocator reserve'], context_mib=m['context'], fits=bool(got.fits), source='formulas' if p.analytic else 'profile',
+        return dict(ms=got.step_ms, host_ms=got.host_ms, host_most_ms=got.host_most_ms, device_ms=got.device_ms, mib=got.peak_mib-m['context'], tensors_mib=got.peak_mib-m['context']-m['allocator reserve'], context_mib=m['context'], fits=bool(got.fits), source='formulas' if p.analytic else 'profile',
                     time={k: round(float(v), 3) for k,v in t.items() if v}, memory={k: round(float(v), 1) for k,v in m.items() if v})
 
     def safe(self, case):

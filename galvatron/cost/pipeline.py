@@ -12,7 +12,7 @@ __all__ = ['TIMELINE_COLOURS', 'SETTLED', 'CONTEXT_MIB', 'WORLD_COMMUNICATOR_MIB
            'stage_units', 'StagePrediction', 'turns', 'stage_turns', 'Prediction', 'predict', 'by_kind']
 
 # %% ../../nbs/08_cost.pipeline.ipynb #54405eff
-import warnings
+import copy,warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -234,6 +234,12 @@ class Pricer:
         if (missing := [n for n in ('spec', 'hardware', 'profile') if getattr(self, n) is None]): raise GalvatronError(f"a price rests on a model (spec), a cluster (hardware) and its layers (profile); missing: {', '.join(missing)}")
         for note in self.notes:
             if 'compile' in note: warnings.warn(note, stacklevel=3)
+    @cached_property
+    def unwaiting(self):
+        "The same for devices that never wait for Python"
+        p = copy.copy(self)
+        vars(p).update(profile=self.profile.device_only(), settings={})
+        return p
     @property
     def by_formula(self) -> list:
         "What was not measured: the cluster, the layers, both or neither"
@@ -644,12 +650,12 @@ def _issue_ms(profile, strategy, k, chunks, sp=False, kind='layer'):
 
 @patch
 def _python_ms(self:Prediction, apart:bool) -> float:
-    "What Python takes for a step, on the stage with most of it; small compiled layers count if they are called `apart`"
+    "What Python takes for a step, on the stage with most of it; small compiled layers of one rank alone, which are joined, count if they are called `apart`"
     r, plan = self.pricer, self.plan
     pp, n, kinds = plan.pp_deg, plan.stage_size(r.hardware.world_size), type_indices(r.spec)
     issue = partial(_issue_ms, r.profile, chunks=plan.chunks, sp=r.options.sequence_parallel)
-    def joins(k, s): return r.options.compile and not s.recompute and r.spec.layer_types[k].forward_flops(plan.micro_bsz/s.dp(n))/s.width<HALF
-    each = [0. if joins(k, s) and not apart else issue(s, k) for k, s in zip(kinds, plan.layers)]
+    def joins(i, k, s): return r.options.compile and s.dp(n)==1 and not s.recompute and len(r.spec.stream(i+1))==1 and r.spec.layer_types[k].forward_flops(plan.micro_bsz)/s.width<HALF
+    each = [0. if joins(i, k, s) and not apart else issue(s, k) for i, (k, s) in enumerate(zip(kinds, plan.layers))]
     def ends(stage): return sum(issue(plan.vocab.layer(plan.default_dp_type), 0, kind=e) for e, at in (('embed', 0), ('head', pp-1)) if at==stage)
     return max(ends(stage)+sum(each[i] for i in plan.stage_layers(stage)) for stage in range(pp))
 
@@ -664,9 +670,14 @@ def host_most_ms(self:Prediction) -> float: # ms
     return self._python_ms(True)
 
 @patch(as_prop=True)
+def device_ms(self:Prediction) -> float: # ms
+    "The iteration if no layer waited for Python"
+    return predict(self.plan, memory_mib=self.memory_mib, pricer=self.pricer.unwaiting).iteration_ms if self.host_ms and not self.pricer.profile.compiled else self.iteration_ms
+
+@patch(as_prop=True)
 def step_ms(self:Prediction) -> float: # ms
     "What to expect of a step: the devices' time, or Python's where that is longer"
-    return max(self.iteration_ms, self.host_ms)
+    return max(self.device_ms, self.host_ms)
 
 # %% ../../nbs/08_cost.pipeline.ipynb #556f01d2
 MEMORY_KINDS = {'parameters': ('parameters', 'working copy'), 'gradients': ('gradients', 'fresh gradients', 'reduce buffer'), 'optimizer': ('optimizer',), 'activations': ('activation', 'embedded tokens', 'stage input', 'messages between stages'),

@@ -837,20 +837,32 @@ def host_ms(self:ModelProfile, k, width=1, ulysses=False, sequence_parallel=Fals
     "What Python takes to issue forward and backward of a layer (ms), for arguments as in `forward_ms`, or of an end of the model (`kind`)"
     key = ('host',kind,k,form := form_of(width, ulysses, sequence_parallel),width)
     if key not in self._memo:
-        rows = [self._rows.get((kind,k,f), {}).get(w, ()) for f,w in ((form,width), ('tp',1))]
+        near = sorted(self._rows.get((kind,k,form), {}).items(), key=lambda i: abs(math.log(i[0]/width))) # by width
+        rows = [*(ps for _,ps in near), self._rows.get((kind,k,'tp'), {}).get(1, ())]
         def told(name): return next((statistics.median(v) for ps in rows if (v := [x for p in ps if (x := getattr(p, name)) is not None])), None)
         self._memo[key] = tuple(map(told, ('host_ms','host_again_ms','host_add_ms')))
     return self._memo[key]
 
 # %% ../../nbs/03_profile.files.ipynb #98f74cbc
+@patch(as_prop=True)
+def compiled(self:ModelProfile)->bool:
+    "Whether its layers were compiled; the profiler notes that beside the machine"
+    return bool(self.meta.get('compile', self.meta.get('machine', {}).get('compile')))
+
 @patch
 def _waits(self:ModelProfile, k, batch, width, seq, mode, ulysses, sequence_parallel)->float:
     "How many times longer than the device's the time of a layer is, since Python takes longer; at least 1"
     key = ('waits',k,batch,width,seq,mode,ulysses,sequence_parallel)
     if key not in self._memo:
-        host = None if self.meta.get('machine', {}).get('compile') else self.host_ms(k, width, ulysses, sequence_parallel)[0]
-        self._memo[key] = max(1., host/sum(self._layer_ms(f, k, batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms'))) if host else 1.
+        host = None if self.compiled else self.host_ms(k, width, ulysses, sequence_parallel)[0]
+        device = sum(self._layer_ms(f, k, batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms')) if host else 0.
+        self._memo[key] = max(1., host/device) if device else 1.
     return self._memo[key]
+
+@patch
+def device_only(self:ModelProfile)->ModelProfile:
+    "The same without what Python takes"
+    return replace(self, points=tuple(replace(p, host_ms=None, host_again_ms=None, host_add_ms=None) for p in self.points))
 
 # %% ../../nbs/03_profile.files.ipynb #164c56e8
 @patch
@@ -881,9 +893,10 @@ def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', 
     "What a checkpointed layer costs more than a plain one, arguments as in `forward_ms`"
     at = k,batch,width,seq,mode,ulysses,sequence_parallel
     ms = self._layer_ms('forward_ms' if self.documented else 'recompute_ms', *at)
-    if self._waits(*at)==1.: return ms
     plain,again,_ = self.host_ms(k, width, ulysses, sequence_parallel)
-    return max(ms, (again or plain)-plain)
+    if self.compiled or not plain: return ms
+    device = sum(self._layer_ms(f, *at) for f in ('forward_ms','backward_ms'))
+    return max(device+ms, again or 0.)-max(device, plain)
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
@@ -978,10 +991,7 @@ def parameter_mib(self:ModelProfile, k:int)->float:
     if k>=len(self.layer_params): raise GalvatronError(f'{self.model}: parameter_size of layertype_{k} is missing')
     return self.layer_params[k]*4/MIB
 
-@patch(as_prop=True)
-def compiled(self:ModelProfile)->bool:
-    "Whether its layers were compiled; the profiler notes that beside the machine"
-    return bool(self.meta.get('compile', self.meta.get('machine', {}).get('compile')))
+
 
 # %% ../../nbs/03_profile.files.ipynb #55e1e02d
 @patch

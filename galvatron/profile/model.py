@@ -203,7 +203,7 @@ def busy(device, ms:float)->list: # Calls
 
 _AHEAD_MS = 10. # of Python in one group of rounds: about a thousand kernels
 _SLOWEST_MS = 100. # Python never takes as long for one round
-_SLOW = .8 # its share of a round from which on it may be what the round waits for
+_SLOW = .9 # its share of a round from which on it may be what the round waits for
 
 # %% ../../nbs/05_profile.model.ipynb #f3910e25
 def alternate(
@@ -216,8 +216,9 @@ def alternate(
 )->dict: # Name -> for each call its times, one a round
     "Time runs in alternation, in an order that changes from round to round; on a GPU its own times, also where Python is slower"
     calls = [c for cs in runs.values() for c in cs]
-    pilot = max(sum(once_ms(calls, device)), 1e-3)
-    issue = issue_ms(calls, device, 1) if runs_ahead(device) and pilot<_SLOWEST_MS else 0.
+    ahead = runs_ahead(device)
+    pilot = max(sum(once_ms(calls*(1+ahead), device)[ahead*len(calls):]), 1e-3) # the first pass may wait for the host
+    issue = issue_ms(calls, device, 1) if ahead and pilot<_SLOWEST_MS else 0.
     led,each = issue>_SLOW*pilot,issue/len(runs)
     round_ms = pilot + (issue if led else 0.)
     n = max(min(most, max(least, budget_ms*len(runs)/round_ms)), window_ms/round_ms)

@@ -132,7 +132,7 @@ def add_up(self:WorkingCopies):
     "Add the gradients that have come to those that are there; the first become exact, unless nothing will be added to them"
     came, self.more, self.open = self.more, {}, False
     _make_exact([p for p,g in came.items() if g is not None or not self.low])
-    _each(_add_to, [(_part(p.grad), g.contiguous()) for p,g in came.items() if g is not None])
+    _each(_add_to, [(_part(p.grad), g.contiguous()) for p,g in came.items() if g is not None and p.grad is not None]) # none where someone has cleared it meanwhile
 
 # %% ../../nbs/23c_runtime.sharding.ipynb #34d4ead9
 def own_rows(

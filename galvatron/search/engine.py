@@ -1100,7 +1100,7 @@ def binds(p:Prediction) -> list: # sentences
     rest = sorted(((k, v) for k, v in times.items() if k not in ARITHMETIC and v>0.001*p.iteration_ms), key=lambda t: -t[1])
     share = lambda v: f'{100*v/p.iteration_ms:.1f} %'
     out.append(f"time: stage {slow} computes for {share(sum(times.get(k, 0.0) for k in ARITHMETIC))} of the iteration" + (f"; the rest is {', '.join(f'{k} {share(v)}' for k, v in rest)}" if rest else ''))
-    if (host := p.host_ms)>0.5*p.iteration_ms: out.append(f'host: Python takes {host:.0f} ms to issue the layers of an iteration, and ' + (f'sets the time: expect {p.step_ms:.0f} ms' if host>p.iteration_ms else 'a slower host may set the time') + '; larger micro-batches or compiled layers need less')
+    if (host := p.host_ms)>0.5*p.iteration_ms: out.append(f'host: Python takes {host:.0f} ms to issue the layers of an iteration, and ' + (f'sets the time: expect {p.step_ms:.0f} ms' if host>p.device_ms else 'a slower host may set the time') + '; larger micro-batches or compiled layers need less')
     elif p.host_most_ms>p.iteration_ms: out.append(f'host: Python takes up to {p.host_most_ms:.0f} ms to issue the layers of an iteration (less, since small compiled ones are joined): a slow host may set the time; larger micro-batches need less')
     return out
 
@@ -1319,7 +1319,7 @@ def save_plan(
     "Write the strategy file, whole or not at all"
     e, p = r.engine, r.prediction
     about = record_of(e.spec, e.args) | dict(hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
-                 predicted_ms=round(p.iteration_ms, 4), **({'predicted_host_ms': round(p.host_ms, 1)} if p.host_ms>p.iteration_ms else {}), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
+                 predicted_ms=round(p.iteration_ms, 4), **({'predicted_step_ms': round(p.step_ms, 1)} if p.step_ms!=p.iteration_ms else {}), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
                  predicted_context_mib=[round(s.beside_mib, 1) for s in p.stages], compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(path if _is_file_name(path) else Path(path)/strategy_file_name(e.args, e.spec.name))
 
