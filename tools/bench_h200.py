@@ -328,6 +328,7 @@ def main():
     ap.add_argument('--merge', nargs='+', metavar='FOLDER', help='measure nothing: put what other calls left in these folders into --out')
     args = ap.parse_args()
     if args.merge: return merge(args.out, args.merge)
+    import galvatron.runtime.train # noqa: F401, what is missing shows now, not in every row
     parts, begin, failed = args.parts.split(','), time.time(), False
     if bad := set(parts)-set(PARTS): ap.error(f"--parts {', '.join(bad)}: allowed are {', '.join(PARTS)}")
     Path(args.out).mkdir(parents=True, exist_ok=True)
