@@ -234,11 +234,12 @@ def check(r, a):
 
 LLAMA = ModelSpec.from_size('llama_hf', 'llama-7b')
 
-@pytest.mark.parametrize('gpus, layers, space, sp', [(2, 3, 'tp+sp', True), (4, 2, 'tp', False), (4, 2, 'tp+sp', True)])
-def test_engine_equals_brute_force(gpus, layers, space, sp):
+@pytest.mark.parametrize('gpus, layers, space, sp, python_ms', [(2, 3, 'tp+sp', True, 0.), (4, 2, 'tp', False, 0.), (4, 2, 'tp+sp', True, 0.), (2, 3, 'tp+sp', True, .8)]) # with 0.8 about half of the layers wait for Python
+def test_engine_equals_brute_force(gpus, layers, space, sp, python_ms):
     "Every plan of a small space, priced by `predict`, one by one; what fits is what `predict` says, also with budgets between a plan's peak and its additive bound"
     spec = ModelSpec.from_size('llama_hf', None, layers, 512, hidden_size=1024, intermediate_size=2816, num_attention_heads=16, vocab_size=8192)
     *m, a = setup(spec, gpus=gpus, memory_constraint=40, settle_bsz=8, sp_space=space, sequence_parallel=sp, max_tp_deg=4)
+    if python_ms: m[2] = replace(m[2], points=tuple(replace(q, host_ms=python_ms, host_again_ms=1.7*python_ms) if q.kind=='layer' else q for q in m[2].points))
     e, plans = Engine(*m, a), []
     for pp in [d for d in (1, 2, 4) if d<=min(layers, gpus)]:
         for division in [c for c in product(range(1, layers+1), repeat=pp) if sum(c)==layers]:

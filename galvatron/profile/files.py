@@ -896,7 +896,7 @@ def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', 
     plain,again,_ = self.host_ms(k, width, ulysses, sequence_parallel)
     if self.compiled or not plain: return ms
     device = sum(self._layer_ms(f, *at) for f in ('forward_ms','backward_ms'))
-    return max(device+ms, again or 0.)-max(device, plain)
+    return max(device+ms, plain, again or 0.)-max(device, plain)
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
