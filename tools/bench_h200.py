@@ -242,31 +242,32 @@ def search_part(args, book):
     oracle = Oracle(work_of(args))
     searches = [s for s in SEARCHES if not args.budgets or str(s[1]) in args.budgets.split(',')]
     for i,(text,gib) in enumerate(searches):
-        base, end = cases_of(text, args.tiny)[0], time.time()+book.left/(len(searches)-i)
-        got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=(gib if not args.tiny else .05)+oracle.predict(base)['context_mib']/1024, min_bsz=base.batch//4,
-                                                                                     max_bsz=base.batch, bsz_scale=base.batch//4, mixed_precision=base.precision))
+        base, end, budget = cases_of(text, args.tiny)[0], time.time()+book.left/(len(searches)-i), .05 if args.tiny else gib
+        step = base.batch//4
+        got = search(base.spec, oracle.hardware(), oracle.profile(base), SearchArgs(num_gpus_per_node=1, memory_constraint=budget+oracle.predict(base)['context_mib']/1024, min_bsz=step,
+                                                                                     max_bsz=base.batch, bsz_scale=step, mixed_precision=base.precision))
         name = f'{base.model}/{base.spec.n_layers} batch up to {base.batch} x {base.spec.seq}, {gib} GiB'
         if got.plan is None: book.add(dict(case=name, chosen=None), 'nothing fits'); continue
         chosen = replace(base, batch=got.plan.global_bsz, chunks=got.plan.chunks, recompute=sum(s.recompute for s in got.plan.layers))
         rows = []
-        for case in [chosen, *neighbours(chosen, base.batch)]:
+        for case in [chosen, *neighbours(chosen, [step*i for i in range(1, 5)])]:
             if rows and end-time.time()<max(r['seconds'] for r in rows): break
             t, p = time.time(), oracle.safe(case)
             row = dict(predicted=p) | measure(case, 3 if args.tiny else 5)
-            rows.append(row | dict(seconds=time.time()-t, within=bool(row.get('reserved_mib', 1e9)<=gib*1024)))
+            rows.append(row | dict(seconds=time.time()-t, within=bool(row.get('reserved_mib', 1e9)<=budget*1024)))
             print(f"    {row['case']:36s} {line(row)}", flush=True)
         fit = [r for r in rows if r['within'] and 'ms' in r]
         best = max(fit, key=lambda r: r['tokens_s'], default=None)
         regret = best['tokens_s']/rows[0]['tokens_s']-1 if best and rows[0]['within'] else None
         book.add(dict(case=name, budget_gib=gib, chosen=str(chosen), chosen_fits=rows[0]['within'], best=best and best['case'], regret=regret, rows=rows), f'chosen {chosen}, best {best and best["case"]}, regret {regret}')
 
-def neighbours(c, largest):
+def neighbours(c, batches):
     "Cases beside a chosen one, nearest first: more and fewer micro-batches, recomputed layers, and samples (in as many micro-batches, and in micro-batches as large)"
     n, out = c.spec.n_layers, []
     step = max(1, n//8)
     for chunks in (c.chunks, c.chunks*2, c.chunks//2):
         for r in (c.recompute, c.recompute-step, c.recompute+step, 0, n): out.append(replace(c, chunks=chunks, recompute=r))
-    others = [replace(c, batch=b, chunks=k) for b in (largest//4*i for i in range(1, 5)) if b!=c.batch for k in dict.fromkeys((c.chunks, c.chunks*b//c.batch))]
+    others = [replace(c, batch=b, chunks=k) for b in batches if b!=c.batch for k in dict.fromkeys((c.chunks, c.chunks*b//c.batch))]
     ok = lambda x: x!=c and x.chunks and x.batch%x.chunks==0 and 0<=x.recompute<=n
     near = sorted(filter(ok, dict.fromkeys(out)), key=lambda x: (abs(x.recompute-c.recompute), x.chunks!=c.chunks))[:7]
     return near[:3] + sorted(filter(ok, others), key=lambda x: (abs(x.batch-c.batch), x.chunks))[:3] + near[3:]

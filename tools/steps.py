@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpu_trace import length, recorded, union
 
 MIB, PEAK = 2**20, 989. # TFLOP/s: dense bf16 of an H200 by its data sheet
-WARM, SECONDS, MOST = 3, 2., 60 # steps that compile and warm up; after them a case runs for two seconds at least, for the clock comes down in the first, or for so many steps
+WARM, SECONDS, MOST = 3, 2., 60 # steps that compile and warm up; a case that is asked for more runs for two seconds after them at least, for the clock comes down in the first, or for so many steps
 
 MODELS = { # name: (family, size, changes); the 1.5 B model has GPT-2's own 25 heads of 64
     'llama-0.3b': ('llama_hf', 'llama-0.3b', {}), 'llama-1b': ('llama_hf', 'llama-3.2-1b', {}), 'llama-3b': ('llama_hf', 'llama-3.2-3b', {}),
@@ -83,7 +83,7 @@ def train(case, steps=8, trace=False):
     for i,mb in enumerate(data):
         begin = time.perf_counter()
         if i==WARM: warm = begin
-        if i>=steps and (begin-warm>=SECONDS or i>=MOST): break
+        if i>=steps and (i<=WARM or begin-warm>=SECONDS or i>=MOST): break
         marks.append(Late(t.device, *t.train_step(mb)))
         host.append((time.perf_counter()-begin)*1e3)
         if len(marks)>2: read.append(marks[-2].read()) # a step late, as the loop of the trainer does

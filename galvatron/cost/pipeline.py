@@ -237,7 +237,7 @@ class Pricer:
     @cached_property
     def unwaiting(self):
         "The same for devices that never wait for Python"
-        p = copy.copy(self)
+        p = copy.copy(self)                              # not `replace`, which would warn again
         vars(p).update(profile=self.profile.device_only(), settings={})
         return p
     @property

@@ -850,14 +850,20 @@ def compiled(self:ModelProfile)->bool:
     return bool(self.meta.get('compile', self.meta.get('machine', {}).get('compile')))
 
 @patch
-def _waits(self:ModelProfile, k, batch, width, seq, mode, ulysses, sequence_parallel)->float:
-    "How many times longer than the device's the time of a layer is, since Python takes longer; at least 1"
-    key = ('waits',k,batch,width,seq,mode,ulysses,sequence_parallel)
+def _passes(self:ModelProfile, k, batch, width, seq, mode, ulysses, sequence_parallel)->tuple: # zeros where nothing waits for Python
+    "What the device takes for forward and backward of a layer, and Python for them, plain and recomputed"
+    key = ('passes',k,batch,width,seq,mode,ulysses,sequence_parallel)
     if key not in self._memo:
-        host = None if self.compiled else self.host_ms(k, width, ulysses, sequence_parallel)[0]
-        device = sum(self._layer_ms(f, k, batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms')) if host else 0.
-        self._memo[key] = max(1., host/device) if device else 1.
+        plain,again,_ = (None,)*3 if self.compiled else self.host_ms(k, width, ulysses, sequence_parallel)
+        device = sum(self._layer_ms(f, k, batch, width, seq, mode, ulysses, sequence_parallel) for f in ('forward_ms','backward_ms')) if plain else 0.
+        self._memo[key] = device,plain or 0.,again or 0.
     return self._memo[key]
+
+@patch
+def _waits(self:ModelProfile, *at)->float:
+    "How many times longer than the device's the time of a layer is, since Python takes longer; at least 1"
+    device,plain,_ = self._passes(*at)
+    return max(1., plain/device) if device else 1.
 
 @patch
 def device_only(self:ModelProfile)->ModelProfile:
@@ -893,10 +899,8 @@ def recompute_ms(self:ModelProfile, k, batch, width=1, seq=None, mode='static', 
     "What a checkpointed layer costs more than a plain one, arguments as in `forward_ms`"
     at = k,batch,width,seq,mode,ulysses,sequence_parallel
     ms = self._layer_ms('forward_ms' if self.documented else 'recompute_ms', *at)
-    plain,again,_ = self.host_ms(k, width, ulysses, sequence_parallel)
-    if self.compiled or not plain: return ms
-    device = sum(self._layer_ms(f, *at) for f in ('forward_ms','backward_ms'))
-    return max(device+ms, plain, again or 0.)-max(device, plain)
+    device,plain,again = self._passes(*at)
+    return max(device+ms, plain, again)-max(device, plain) if plain else ms
 
 # %% ../../nbs/03_profile.files.ipynb #f683b971
 @patch
@@ -990,8 +994,6 @@ def parameter_mib(self:ModelProfile, k:int)->float:
     "Parameters of one whole layer of type k in fp32 (MiB)"
     if k>=len(self.layer_params): raise GalvatronError(f'{self.model}: parameter_size of layertype_{k} is missing')
     return self.layer_params[k]*4/MIB
-
-
 
 # %% ../../nbs/03_profile.files.ipynb #55e1e02d
 @patch

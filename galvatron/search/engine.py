@@ -1317,9 +1317,9 @@ def save_plan(
     path, # Folder of strategy files, or a file that ends in .json
 ) -> Path:
     "Write the strategy file, whole or not at all"
-    e, p = r.engine, r.prediction
+    e, p, step_ms = r.engine, r.prediction, r.prediction.step_ms
     about = record_of(e.spec, e.args) | dict(hardware=e.hardware.name, hardware_id=e.hardware.digest(), profile_id=e.profile.digest(), analytic=bool(e.profile.analytic),
-                 predicted_ms=round(p.iteration_ms, 4), **({'predicted_step_ms': round(p.step_ms, 1)} if p.step_ms!=p.iteration_ms else {}), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
+                 predicted_ms=round(p.iteration_ms, 4), **({'predicted_step_ms': round(step_ms, 1)} if step_ms!=p.iteration_ms else {}), predicted_samples_per_s=round(p.throughput, 6), predicted_peak_mib=[round(s.peak_mib, 1) for s in p.stages],
                  predicted_context_mib=[round(s.beside_mib, 1) for s in p.stages], compile=e.options.compile, gap=r.gap)
     return replace(r.plan, provenance=about).save(path if _is_file_name(path) else Path(path)/strategy_file_name(e.args, e.spec.name))
 
